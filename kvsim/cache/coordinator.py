@@ -1,0 +1,297 @@
+"""What all groups agree on: the hit, its junction, and allocations, whole or not at all."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from kvsim.cache.block_pool import FREE, Pool, Rows
+from kvsim.cache.content import Ints
+from kvsim.cache.groups import (
+    Bools,
+    Tables,
+    adopt_hit,
+    cache_blocks,
+    cache_prompt_end,
+    collect_hit,
+    full_attention_reach,
+    give_back_all,
+    leave_window,
+    take_blocks,
+    window_reach,
+)
+from kvsim.jit import njit
+from kvsim.policies.retention import NO_BOUNDARY
+
+NOT_FIRST = -1
+"""In place of a hit: the sequence holds blocks already."""
+
+# Answers of `allocate`.
+NO_ROOM, TAKEN, STALE_HIT = 0, 1, 2
+
+# Entries of `answer` before the reach of each spec.
+HIT, JUNCTION, REACH = 0, 1, 2
+
+RULES_ROW = np.dtype(
+    [
+        ("alignment", np.int64),  # the scheduler block in tokens, the unit of hits
+        ("hash_block_size", np.int64),  # tokens; nothing beyond the last whole one is looked up
+        ("max_model_len", np.int64),
+        ("retention_interval", np.int64),  # tokens; -1 dense
+        ("caching", np.int64),
+        ("any_eagle", np.int64),  # some group drops a look-ahead block
+        ("junctions", np.int64),  # the engine knows shared-prefix junctions
+    ]
+)
+
+
+class Core(NamedTuple):
+    """The whole state of the cache: what compiled code is handed.
+
+    Attributes:
+        pool: the blocks.
+        tables: the groups and what each sequence holds.
+        rules: one ``RULES_ROW``.
+        answer: int64 [2 + groups]: the last lookup's hit and junction, then each spec's reach in
+            the order in which specs are asked.
+        boundaries: int64 [4], scratch: reachable boundaries of a prompt in tokens.
+        kept: bool, scratch: a mask, as long as the most blocks that become full at once.
+    """
+
+    pool: Pool
+    tables: Tables
+    rules: Rows
+    answer: Ints
+    boundaries: Ints
+    kept: Bools
+
+
+@njit
+def longest_hit(core: Core, uids: Ints, ends: Ints) -> None:
+    """The longest prefix that every group can serve; written to ``core.answer``.
+
+    Specs are asked in turn, each bounded by what those before it can serve, until none shortens
+    the bound. A spec with a look-ahead block is asked for one block beyond the bound and drops
+    it, once for every bound that did not shrink.
+    """
+    pool, groups, rules, answer = core.pool, core.tables.groups, core.rules[0], core.answer
+    answer[:] = 0
+    num_tokens = ends[-1] if len(ends) > 0 else 0
+    if rules.caching == 0 or num_tokens < 2:
+        return
+    num_specs = 0
+    while num_specs < len(groups) and groups[num_specs].asked >= 0:
+        num_specs += 1
+    hit = num_tokens - 1
+    one_group = len(groups) == 1
+    one_pass = one_group or (num_specs == 2 and groups[groups[0].asked].sliding_window == 0)
+    longest = 0
+    verified = 0
+    first_pass = True
+    while True:
+        bound = hit
+        for index in range(num_specs):
+            group = groups[index].asked
+            row = groups[group]
+            if row.sliding_window == 0 and not first_pass:
+                bound = min(bound, answer[REACH + index])
+                continue
+            drop = row.eagle != 0 and (verified >> index) & 1 == 0
+            most = bound
+            if drop and not one_group:
+                hashed = num_tokens // rules.hash_block_size * rules.hash_block_size
+                most = min(bound + row.block_size, hashed)
+            if row.sliding_window == 0:
+                reach = full_attention_reach(
+                    pool, groups, group, uids, ends, most, rules.alignment, drop
+                )
+            else:
+                reach = window_reach(pool, groups, group, uids, ends, most, rules.alignment, drop)
+            if drop:
+                verified |= 1 << index
+            elif reach < bound:
+                verified = 0
+            bound = reach
+            if first_pass:
+                answer[REACH + index] = reach
+            longest = max(longest, bound)
+        first_pass = False
+        if bound >= hit:
+            break
+        hit = bound
+        if one_pass:
+            break
+    answer[HIT] = hit
+    if rules.junctions != 0 and not one_group and longest > hit:
+        answer[JUNCTION] = longest
+
+
+@njit
+def seat(core: Core, slot: int, uids: Ints, ends: Ints, num_prompt: int, junction: int) -> None:
+    """Write what is known of a sequence into its slot, which holds no blocks."""
+    sequence = core.tables.sequences[slot]
+    sequence.num_tokens = ends[-1] if len(ends) > 0 else 0
+    sequence.num_prompt = num_prompt
+    sequence.num_computed = 0
+    sequence.junction = junction
+    sequence.num_spans = len(ends)
+    spans = core.tables.spans
+    for i in range(len(ends)):
+        spans[slot, 0, i] = uids[i]
+        spans[slot, 1, i] = ends[i]
+
+
+@njit
+def extend(core: Core, slot: int, uid: int, num_tokens: int) -> None:
+    """A seated sequence grows to a number of tokens, by a span that may continue its last one."""
+    sequence = core.tables.sequences[slot]
+    spans = core.tables.spans
+    last = sequence.num_spans - 1
+    if last < 0 or spans[slot, 0, last] != uid:
+        last += 1
+        spans[slot, 0, last] = uid
+    spans[slot, 1, last] = num_tokens
+    sequence.num_spans = last + 1
+    sequence.num_tokens = num_tokens
+
+
+@njit
+def allocate_first(
+    core: Core,
+    slot: int,
+    uids: Ints,
+    ends: Ints,
+    num_prompt: int,
+    junction: int,
+    num_new: int,
+    hit_tokens: int,
+    lookahead: int,
+    full_fit: bool,
+    num_reserved: int,
+) -> int:
+    """Seat a sequence and ``allocate`` with its hit."""
+    seat(core, slot, uids, ends, num_prompt, junction)
+    return allocate(core, slot, num_new, hit_tokens, lookahead, full_fit, num_reserved)
+
+
+@njit
+def _missing(tables: Tables, slot: int, num_tokens: int, hit_tokens: int, capped: bool) -> int:
+    """Blocks to be taken so that every group covers a number of tokens."""
+    missing = 0
+    for group in range(len(tables.groups)):
+        row = tables.groups[group]
+        required = -(-num_tokens // row.block_size)
+        if capped:
+            required = min(required, row.cap)
+        held = tables.tables[slot, group].length
+        if hit_tokens != NOT_FIRST:
+            held = hit_tokens // row.block_size
+        missing += max(0, required - held)
+    return missing
+
+
+@njit
+def allocate(
+    core: Core,
+    slot: int,
+    num_new: int,
+    hit_tokens: int,
+    lookahead: int,
+    full_fit: bool,
+    num_reserved: int,
+) -> int:
+    """Room for more tokens of a sequence, or nothing.
+
+    Args:
+        core: the cache.
+        slot: the sequence.
+        num_new: tokens to be computed.
+        hit_tokens: the hit to take with it, at the sequence's first allocation; -1 later.
+        lookahead: draft tokens on top.
+        full_fit: only if the whole sequence fits, window groups counted up to their cap.
+        num_reserved: blocks to be left in the free queue.
+
+    Returns:
+        ``TAKEN``, or ``NO_ROOM`` or ``STALE_HIT`` where nothing was taken.
+    """
+    pool, tables, rules = core.pool, core.tables, core.rules[0]
+    num_groups = len(tables.groups)
+    sequence = tables.sequences[slot]
+    computed = sequence.num_computed
+    idle = 0  # blocks of the hit that lie in the free queue
+    if hit_tokens != NOT_FIRST:
+        computed = hit_tokens
+        for group in range(num_groups):
+            found = collect_hit(pool, tables, slot, group, hit_tokens)
+            if found < 0:
+                return STALE_HIT
+            idle += found
+    if full_fit:
+        whole = min(sequence.num_tokens, rules.max_model_len)
+        if idle + _missing(tables, slot, whole, hit_tokens, True) > pool.totals[FREE]:
+            return NO_ROOM
+    if hit_tokens == NOT_FIRST:
+        for group in range(num_groups):
+            leave_window(pool, tables, slot, group, computed)
+    covered = min(computed + num_new + lookahead, rules.max_model_len)
+    missing = _missing(tables, slot, covered, hit_tokens, False)
+    if idle + missing > pool.totals[FREE] - num_reserved:
+        return NO_ROOM
+    if hit_tokens != NOT_FIRST:
+        for group in range(num_groups):
+            adopt_hit(pool, tables, slot, group, hit_tokens)
+    for group in range(num_groups):
+        take_blocks(pool, tables, slot, group, covered)
+    sequence.num_computed = computed + num_new
+    if rules.caching != 0:
+        cache_computed(core, slot)
+    return TAKEN
+
+
+@njit
+def cache_computed(core: Core, slot: int) -> None:
+    """Enter the full blocks up to the computed tokens in the index, group after group."""
+    pool, tables, rules, boundaries = core.pool, core.tables, core.rules[0], core.boundaries
+    sequence = tables.sequences[slot]
+    num_tokens = min(sequence.num_computed, sequence.num_tokens)
+    rounded = num_tokens // rules.alignment * rules.alignment
+    if rules.any_eagle == 0:
+        boundaries[0] = sequence.num_prompt - 1
+        boundaries[1] = NO_BOUNDARY
+    else:
+        resend = (sequence.num_prompt - 1) // rules.alignment * rules.alignment
+        extension = sequence.num_prompt // rules.alignment * rules.alignment
+        boundaries[0] = max(0, resend - rules.alignment)
+        boundaries[1] = max(0, extension - rules.alignment)
+    boundaries[2] = sequence.junction if sequence.junction > 0 else NO_BOUNDARY
+    hybrid = len(tables.groups) > 1  # hits are whole scheduler blocks: no more is entered
+    for group in range(len(tables.groups)):
+        row = tables.groups[group]
+        cacheable = num_tokens
+        if hybrid:
+            cacheable = rounded
+            if row.eagle != 0 and rounded > 0:
+                cacheable = min(num_tokens, rounded + row.block_size)
+        if cacheable // row.block_size > tables.tables[slot, group].num_looked_at:
+            cache_blocks(
+                pool,
+                tables,
+                slot,
+                group,
+                cacheable,
+                rules.alignment,
+                rules.retention_interval,
+                boundaries,
+                core.kept,
+            )
+        if hybrid and row.eagle != 0 and row.sliding_window == 0:
+            cache_prompt_end(pool, tables, slot, group, cacheable, rules.hash_block_size)
+
+
+@njit
+def release(core: Core, slot: int) -> None:
+    """Give back everything a sequence holds: group after group, each from its last block."""
+    for group in range(len(core.tables.groups)):
+        give_back_all(core.pool, core.tables, slot, group)
+    core.tables.sequences[slot].num_computed = 0

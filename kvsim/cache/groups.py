@@ -1,0 +1,400 @@
+"""One KV cache group: its block tables, its longest hit, what it takes and gives back.
+
+A sequence that holds blocks has a *slot*: a row of every array here. A block table is kept in a
+ring that is as long as what a group can hold at once: for full attention every position, for a
+sliding window only those the window and the tokens in flight can cover.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kvsim.cache.block_pool import (
+    Ids,
+    Pool,
+    Rows,
+    enter_block,
+    find_block,
+    give_back,
+    remove_block,
+    take_head,
+    touch,
+)
+from kvsim.cache.content import POSITION_BITS, Ints, block_key, span_at
+from kvsim.cache.spec import FULL, GroupSpec
+from kvsim.jit import njit
+from kvsim.policies.retention import NO_BOUNDARY, keep_window_runs
+
+Bools = npt.NDArray[np.bool_]
+
+GROUP_ROW = np.dtype(
+    [
+        ("block_size", np.int64),
+        ("sliding_window", np.int64),  # 0 for full attention
+        ("num_to_resume", np.int64),  # blocks before a boundary, without look-ahead
+        ("eagle", np.int64),  # 1 where the group drops a look-ahead block
+        ("cap", np.int64),  # most blocks counted at admission
+        ("prepend_uncached", np.int64),
+        ("ring", np.int64),  # where the group's ring begins in a row of `tables`
+        ("ring_mask", np.int64),  # its length less one; the length is a power of two
+        ("mate", np.int64),  # the next group with the same spec, -1 at the end
+        ("asked", np.int64),  # the group that is looked up in this place, -1 behind the last
+    ],
+    align=True,
+)
+
+SEQUENCE_ROW = np.dtype(
+    [
+        ("num_tokens", np.int64),
+        ("num_prompt", np.int64),
+        ("num_computed", np.int64),
+        ("junction", np.int64),  # where siblings diverge, 0 for none
+        ("num_spans", np.int64),
+        ("output_uid", np.int64),  # uid of the span its answer is written to
+        ("end_tokens", np.int64),  # length at which it is finished
+    ],
+    align=True,
+)
+
+TABLE_ROW = np.dtype(
+    [
+        ("length", np.int64),  # positions in the block table, null blocks included
+        ("first", np.int64),  # first position that is not null
+        ("num_looked_at", np.int64),  # positions already considered for caching
+        ("first_new", np.int64),  # first position filled by the last allocation
+    ],
+    align=True,
+)
+
+
+class Tables(NamedTuple):
+    """The sequences that hold blocks, a slot each.
+
+    Attributes:
+        groups: one ``GROUP_ROW`` a group.
+        sequences: ``SEQUENCE_ROW`` [slots].
+        tables: ``TABLE_ROW`` [slots, groups].
+        rings: int32 [slots, sum of ring lengths], block ids.
+        spans: int64 [slots, 2, spans]: uids, and ends in tokens.
+    """
+
+    groups: Rows
+    sequences: Rows
+    tables: Rows
+    rings: Ids
+    spans: Ints
+
+
+def make_groups(
+    specs: tuple[GroupSpec, ...],
+    *,
+    eagle_groups: frozenset[int],
+    prepend_uncached: frozenset[str],
+    max_model_len: int,
+    max_in_flight_tokens: int,
+    max_lookahead_tokens: int,
+) -> Rows:
+    """The rows of a model's groups.
+
+    Args:
+        specs: the groups in the model's order, full attention and sliding window.
+        eagle_groups: those that drop a look-ahead block.
+        prepend_uncached: kinds whose uncached blocks go to the head of the free queue.
+        max_model_len: longest sequence in tokens.
+        max_in_flight_tokens: most tokens one allocation can ask for.
+        max_lookahead_tokens: most draft tokens on top of these.
+    """
+    rows = np.zeros(len(specs), dtype=GROUP_ROW)
+    firsts = [i for i, spec in enumerate(specs) if not any(same_spec(spec, s) for s in specs[:i])]
+    firsts.sort(key=lambda i: specs[i].kind != FULL)  # its scan bounds the others
+    firsts += [-1] * (len(specs) - len(firsts))
+    ring = 0
+    for index, spec in enumerate(specs):
+        tokens = max_model_len + max_lookahead_tokens
+        if spec.sliding_window is not None:
+            tokens = min(tokens, spec.sliding_window + max_in_flight_tokens + max_lookahead_tokens)
+        length = 1 << (-(-tokens // spec.block_size) + 2).bit_length()
+        later = [i for i in range(index + 1, len(specs)) if same_spec(specs[i], spec)]
+        cap = spec.admission_cap(max_in_flight_tokens, max_model_len)
+        rows[index] = (
+            spec.block_size,
+            spec.sliding_window or 0,
+            spec.blocks_to_resume,
+            index in eagle_groups,
+            np.iinfo(np.int64).max if cap is None else cap,
+            spec.kind in prepend_uncached,
+            ring,
+            length - 1,
+            later[0] if later else -1,
+            firsts[index],
+        )
+        ring += length
+    return rows
+
+
+def same_spec(one: GroupSpec, other: GroupSpec) -> bool:
+    """Whether two groups are looked up together."""
+    return (one.kind, one.block_size, one.sliding_window) == (
+        other.kind,
+        other.block_size,
+        other.sliding_window,
+    )
+
+
+@njit
+def _is_cached(pool: Pool, groups: Rows, group: int, uid: int, index: int) -> bool:
+    """Whether every group with this group's spec holds a block."""
+    while group >= 0:
+        if find_block(pool, block_key(uid, index, group)) == 0:
+            return False
+        group = groups[group].mate
+    return True
+
+
+@njit
+def full_attention_reach(
+    pool: Pool,
+    groups: Rows,
+    group: int,
+    uids: Ints,
+    ends: Ints,
+    max_tokens: int,
+    alignment: int,
+    drop: bool,
+) -> int:
+    """Tokens a full-attention spec can serve: its blocks from the left, to the first missing."""
+    size: int = groups[group].block_size
+    position = size
+    span = 0
+    while position <= max_tokens:
+        while ends[span] < position:
+            span += 1
+        if not _is_cached(pool, groups, group, uids[span], position // size):
+            break
+        position += size
+    reach = position - size
+    if drop and reach > 0:
+        reach -= min(alignment, size)
+    return reach - reach % alignment
+
+
+@njit
+def window_reach(
+    pool: Pool,
+    groups: Rows,
+    group: int,
+    uids: Ints,
+    ends: Ints,
+    max_tokens: int,
+    alignment: int,
+    drop: bool,
+) -> int:
+    """Tokens a sliding-window spec can serve: the rightmost aligned boundary with its run.
+
+    Only boundaries that could be hits are looked at: a block that is missing rules out every
+    boundary whose run would contain it. With ``drop`` the run ends one block behind the boundary.
+    """
+    size: int = groups[group].block_size
+    needed = max(1, groups[group].num_to_resume + int(drop))
+    shift = size if drop else 0
+    boundary = (max_tokens // size * size - shift) // alignment * alignment
+    while boundary > 0:
+        position = boundary + shift
+        span = span_at(ends, len(ends), position)
+        matched = 0
+        while position > 0 and matched < needed:
+            while span > 0 and ends[span - 1] >= position:
+                span -= 1
+            if not _is_cached(pool, groups, group, uids[span], position // size):
+                break
+            matched += 1
+            position -= size
+        if matched >= needed:
+            return boundary
+        if position == 0:  # a run from the start of the prompt counts though it is shorter
+            if drop and size != alignment:
+                # The engine trims such a run to an aligned length before it drops the look-ahead
+                # block, and then has to trim it again.
+                return boundary - alignment
+            return boundary
+        boundary = (position - size - shift) // alignment * alignment
+    return 0
+
+
+@njit
+def collect_hit(pool: Pool, tables: Tables, slot: int, group: int, hit_tokens: int) -> int:
+    """Write the blocks of a hit into a block table that holds nothing yet, without taking them.
+
+    Returns:
+        How many of them lie in the free queue; -1 where a block is no longer cached, so that
+        the hit no longer holds.
+    """
+    row = tables.groups[group]
+    size = row.block_size
+    num = hit_tokens // size
+    first = 0 if row.sliding_window == 0 else max(0, num - row.num_to_resume)
+    tables.tables[slot, group].first = first
+    idle = 0
+    uids, ends = tables.spans[slot, 0], tables.spans[slot, 1]
+    span = span_at(ends, tables.sequences[slot].num_spans, (first + 1) * size)
+    for index in range(first, num):
+        while ends[span] < (index + 1) * size:
+            span += 1
+        block = find_block(pool, block_key(uids[span], index + 1, group))
+        if block == 0:
+            return -1
+        tables.rings[slot, row.ring + (index & row.ring_mask)] = block
+        if pool.blocks[block].num_refs == 0:
+            idle += 1
+    return idle
+
+
+@njit
+def adopt_hit(pool: Pool, tables: Tables, slot: int, group: int, hit_tokens: int) -> None:
+    """Hold the blocks that ``collect_hit`` wrote."""
+    row = tables.groups[group]
+    table = tables.tables[slot, group]
+    table.length = hit_tokens // row.block_size
+    table.num_looked_at = table.length
+    for index in range(table.first, table.length):
+        touch(pool, tables.rings[slot, row.ring + (index & row.ring_mask)])
+
+
+@njit
+def take_blocks(pool: Pool, tables: Tables, slot: int, group: int, num_tokens: int) -> None:
+    """Extend a block table so that it covers a number of tokens."""
+    row = tables.groups[group]
+    table = tables.tables[slot, group]
+    num = -(-num_tokens // row.block_size)
+    table.first_new = min(table.length, num)
+    for index in range(table.length, num):
+        tables.rings[slot, row.ring + (index & row.ring_mask)] = take_head(pool)
+    table.length = max(table.length, num)
+
+
+@njit
+def leave_window(
+    pool: Pool, tables: Tables, slot: int, group: int, num_computed_tokens: int
+) -> None:
+    """Give back the blocks the window has left, newest first."""
+    row = tables.groups[group]
+    if row.sliding_window == 0:
+        return
+    table = tables.tables[slot, group]
+    end = min((num_computed_tokens - row.sliding_window + 1) // row.block_size, table.length)
+    cursor = 0
+    for index in range(end - 1, table.first - 1, -1):
+        block = tables.rings[slot, row.ring + (index & row.ring_mask)]
+        cursor = give_back(pool, block, row.prepend_uncached != 0, cursor)
+    table.first = max(table.first, end)
+
+
+@njit
+def give_back_all(pool: Pool, tables: Tables, slot: int, group: int) -> None:
+    """Give back a whole block table, last block first."""
+    row = tables.groups[group]
+    table = tables.tables[slot, group]
+    cursor = 0
+    for index in range(table.length - 1, table.first - 1, -1):
+        block = tables.rings[slot, row.ring + (index & row.ring_mask)]
+        cursor = give_back(pool, block, row.prepend_uncached != 0, cursor)
+    table.length = 0
+    table.first = 0
+    table.num_looked_at = 0
+
+
+@njit
+def cache_blocks(
+    pool: Pool,
+    tables: Tables,
+    slot: int,
+    group: int,
+    num_tokens: int,
+    alignment: int,
+    retention_interval: int,
+    boundaries: Ints,
+    kept: Bools,
+) -> None:
+    """Enter the full blocks of a table in the index, as far as they are worth keeping.
+
+    Args:
+        pool: the pool.
+        tables: the block tables.
+        slot: the sequence.
+        group: the group.
+        num_tokens: blocks up to here are full and may be cached.
+        alignment: unit of hits in tokens.
+        retention_interval: tokens; -1 dense.
+        boundaries: int64 [4], reachable boundaries in tokens; the last is this function's.
+        kept: scratch for the mask, long enough.
+    """
+    row = tables.groups[group]
+    table = tables.tables[slot, group]
+    start = table.num_looked_at
+    end = num_tokens // row.block_size
+    if end <= start:
+        return
+    table.num_looked_at = end
+    every = row.sliding_window == 0
+    if not every:
+        kept[: end - start] = False
+        junction = tables.sequences[slot].junction
+        boundaries[3] = NO_BOUNDARY
+        if row.eagle != 0 and junction > 0:
+            # A sibling that diverges at the junction lands one block before it.
+            boundaries[3] = junction - row.block_size
+        every = keep_window_runs(
+            kept,
+            start,
+            end,
+            row.block_size,
+            alignment,
+            row.num_to_resume + row.eagle,
+            row.eagle,
+            retention_interval,
+            boundaries,
+            -1,
+        )
+    begin = max(start, table.first)
+    if begin >= end:
+        return
+    size = row.block_size
+    uids, ends = tables.spans[slot, 0], tables.spans[slot, 1]
+    span = span_at(ends, tables.sequences[slot].num_spans, (begin + 1) * size)
+    for index in range(begin, end):
+        if every or kept[index - start]:
+            while ends[span] < (index + 1) * size:
+                span += 1
+            block = tables.rings[slot, row.ring + (index & row.ring_mask)]
+            if pool.blocks[block].key != 0:  # by the end of the prompt, see below
+                remove_block(pool, block)
+            enter_block(pool, block, block_key(uids[span], index + 1, group))
+
+
+@njit
+def cache_prompt_end(
+    pool: Pool, tables: Tables, slot: int, group: int, num_tokens: int, hash_block_size: int
+) -> None:
+    """Enter the block in which a prompt ends, before it is full, as the engine does with EAGLE.
+
+    No lookup finds it (they ask for whole blocks only), but it counts as cached when it is given
+    back. Seen in the engine for full-attention groups of hybrid models, whose look-ahead block
+    can be entered while it is being filled.
+    """
+    row = tables.groups[group]
+    sequence = tables.sequences[slot]
+    end = sequence.num_prompt // hash_block_size * hash_block_size
+    index = end // row.block_size
+    if end > num_tokens or end % row.block_size == 0:
+        return
+    if index >= tables.tables[slot, group].length:
+        return
+    block = tables.rings[slot, row.ring + (index & row.ring_mask)]
+    if pool.blocks[block].key == 0:
+        span = span_at(tables.spans[slot, 1], sequence.num_spans, end)
+        # Told from the keys of whole blocks by a number no block has.
+        number = end | 1 << (POSITION_BITS - 1)
+        enter_block(pool, block, block_key(tables.spans[slot, 0, span], number, group))

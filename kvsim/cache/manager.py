@@ -1,0 +1,459 @@
+"""The door of the core: look up, allocate, append, free, reset."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kvsim.cache.block_pool import CACHED, EVICTED, FREE, Ids, forget_all, make_pool
+from kvsim.cache.content import GROUP_BITS, POSITION_BITS, Content
+from kvsim.cache.coordinator import (
+    NOT_FIRST,
+    REACH,
+    RULES_ROW,
+    STALE_HIT,
+    TAKEN,
+    Core,
+    allocate,
+    allocate_first,
+    extend,
+    longest_hit,
+    release,
+    seat,
+)
+from kvsim.cache.groups import (
+    SEQUENCE_ROW,
+    TABLE_ROW,
+    Tables,
+    collect_hit,
+    make_groups,
+    same_spec,
+)
+from kvsim.cache.spec import FULL, MAMBA, GroupSpec, scheduler_block_size
+from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
+from kvsim.policies.profiles import PROFILES, retention_problem
+from kvsim.policies.retention import DENSE
+
+MAX_LOOKAHEAD_TOKENS = 256
+"""Most draft tokens an allocation may ask for on top of its new tokens."""
+_OPEN_END = 1 << POSITION_BITS
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """What a cache is made of.
+
+    Attributes:
+        num_blocks: blocks in the pool, block 0 (the null block) included.
+        groups: the model's KV cache groups, in order.
+        max_model_len: longest sequence in tokens.
+        max_in_flight_tokens: most tokens scheduled at once.
+        retention_interval: None (dense), 0 (replay boundaries only) or tokens.
+        enable_caching: prefix caching.
+        use_eagle: drop a look-ahead block in the groups flagged so, in all where none is.
+        profile: the engine's release whose rules apply.
+        free_queue: a free-queue order by name; None is the profile's.
+
+    Raises:
+        ValueError: what no engine would accept, with the rule that was broken.
+    """
+
+    num_blocks: int
+    groups: tuple[GroupSpec, ...]
+    max_model_len: int
+    max_in_flight_tokens: int
+    retention_interval: int | None = None
+    enable_caching: bool = True
+    use_eagle: bool = False
+    profile: str = "vllm-0.33"
+    free_queue: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no engine would accept."""
+        if self.profile not in PROFILES:
+            raise ValueError(f"profile {self.profile!r} is none of {', '.join(PROFILES)}")
+        if self.free_queue is not None and self.free_queue not in FREE_QUEUE_POLICIES:
+            names = ", ".join(FREE_QUEUE_POLICIES)
+            raise ValueError(f"free_queue {self.free_queue!r} is none of {names}")
+        if not 1 <= len(self.groups) <= 1 << GROUP_BITS:
+            raise ValueError(f"a model has 1 to {1 << GROUP_BITS} groups, not {len(self.groups)}")
+        if any(group.kind == MAMBA for group in self.groups):
+            raise ValueError("Mamba groups cannot be simulated yet; only their masks are known")
+        if self.num_blocks < 2:
+            raise ValueError(f"num_blocks {self.num_blocks} leaves none: block 0 is never used")
+        if not 1 <= self.max_model_len < 1 << (POSITION_BITS - 1):
+            raise ValueError(
+                f"max_model_len {self.max_model_len} is not in 1 .. 2**{POSITION_BITS - 1} - 1"
+            )
+        if self.max_in_flight_tokens < 1:
+            raise ValueError(f"max_in_flight_tokens {self.max_in_flight_tokens} is below 1")
+        problem = retention_problem(
+            self.retention_interval,
+            self.profile,
+            scheduler_block_size(self.groups),
+            any(group.kind != FULL for group in self.groups),
+        )
+        if problem:
+            raise ValueError(f"retention_interval: {problem}")
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request's tokens, and the slot of the blocks they hold.
+
+    Attributes:
+        content: the tokens known when it was made.
+        num_prompt: how many of them are the prompt.
+        slot: row in the cache's tables; -1 while it holds nothing.
+        junction: where its last lookup saw siblings diverge, in tokens; 0 for none.
+    """
+
+    content: Content
+    num_prompt: int
+    slot: int = -1
+    junction: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What a lookup found.
+
+    Attributes:
+        tokens: the prefix all groups can serve.
+        junction: the longest single spec's reach where it exceeds the hit, else 0.
+        reach: tokens each spec can serve, in the order they are asked (full attention first), each
+            bounded by those before it; before the first is the whole prompt but its last token.
+    """
+
+    tokens: int
+    junction: int
+    reach: tuple[int, ...]
+
+
+class KVCache:
+    """The engine's prefix cache for one replica.
+
+    Every answer is the engine's: hits, block ids, the order of the free queue, what is evicted.
+
+    Attributes:
+        config: what it is made of.
+        alignment_tokens: the scheduler block, the unit of hits.
+        asked_at: for each group, the place of its spec in the order of lookup.
+    """
+
+    def __init__(self, config: CacheConfig) -> None:
+        """Make an empty cache.
+
+        Args:
+            config: what it is made of.
+        """
+        self.config = config
+        profile = PROFILES[config.profile]
+        policy = FREE_QUEUE_POLICIES[config.free_queue or profile.free_queue.name]
+        groups = config.groups
+        eagle = frozenset(i for i, group in enumerate(groups) if group.eagle)
+        if not config.use_eagle:
+            eagle = frozenset()
+        elif not eagle:
+            eagle = frozenset(range(len(groups)))
+        # Groups of one spec are looked up together, so they share the look-ahead block.
+        eagle = frozenset(
+            i for i, group in enumerate(groups) if any(same_spec(group, groups[j]) for j in eagle)
+        )
+        rows = make_groups(
+            groups,
+            eagle_groups=eagle,
+            prepend_uncached=policy.prepend_uncached,
+            max_model_len=config.max_model_len,
+            max_in_flight_tokens=config.max_in_flight_tokens,
+            max_lookahead_tokens=MAX_LOOKAHEAD_TOKENS,
+        )
+        self.alignment_tokens = scheduler_block_size(groups)
+        rules = np.zeros(1, dtype=RULES_ROW)
+        rules[0] = (
+            self.alignment_tokens,
+            math.gcd(*(group.block_size for group in groups)),
+            config.max_model_len,
+            DENSE if config.retention_interval is None else config.retention_interval,
+            config.enable_caching,
+            bool(eagle),
+            profile.has_junctions,
+        )
+        ring_tokens = int(rows["ring"][-1] + rows["ring_mask"][-1] + 1)
+        tables = Tables(
+            groups=rows,
+            sequences=np.zeros(0, dtype=SEQUENCE_ROW),
+            tables=np.zeros((0, len(groups)), dtype=TABLE_ROW),
+            rings=np.zeros((0, ring_tokens), dtype=np.int32),
+            spans=np.zeros((0, 2, 16), dtype=np.int64),
+        )
+        # A chunk, and what was not yet whole before it, become full at once.
+        most_new_tokens = config.max_in_flight_tokens + 2 * self.alignment_tokens
+        smallest = min(group.block_size for group in groups)
+        self.core = Core(
+            pool=make_pool(config.num_blocks),
+            tables=tables,
+            rules=rules,
+            answer=np.zeros(REACH + len(groups), dtype=np.int64),
+            boundaries=np.zeros(4, dtype=np.int64),
+            kept=np.zeros(most_new_tokens // smallest + 2, dtype=np.bool_),
+        )
+        asked = [int(group) for group in rows["asked"] if group >= 0]
+        self._num_specs = len(asked)
+        self.asked_at = tuple(
+            next(i for i, first in enumerate(asked) if same_spec(groups[first], group))
+            for group in groups
+        )
+        self._idle_slots: list[int] = []
+
+    # --- the five verbs ---
+
+    def lookup(self, sequence: Sequence) -> Hit:
+        """The longest prefix of a sequence that is cached; at most all but its last token."""
+        content = sequence.content
+        longest_hit(self.core, content.uids, content.ends)
+        hit, junction, *reach = self.core.answer.tolist()
+        sequence.junction = junction
+        return Hit(hit, junction, tuple(reach[: self._num_specs]))
+
+    def allocate(
+        self,
+        sequence: Sequence,
+        num_new: int,
+        *,
+        hit: Hit | None = None,
+        lookahead: int = 0,
+        full_fit: bool = False,
+        num_reserved: int = 0,
+    ) -> bool:
+        """Room for more tokens of a sequence, which count as computed from then on.
+
+        Args:
+            sequence: the first time, what its last lookup found goes with it as ``hit``.
+            num_new: tokens to be computed, at least 1.
+            hit: at the first allocation; it is taken along.
+            lookahead: draft tokens on top.
+            full_fit: only if the whole sequence fits.
+            num_reserved: blocks to be left free.
+
+        Returns:
+            False where there is no room; nothing is taken then.
+
+        Raises:
+            ValueError: more tokens than the cache was made for, a first allocation without a
+                hit or a later one with it, or a hit that no longer holds.
+        """
+        if not 1 <= num_new <= self.config.max_in_flight_tokens:
+            raise ValueError(
+                f"{num_new} new tokens are not in 1 .. {self.config.max_in_flight_tokens}"
+            )
+        if not 0 <= lookahead <= MAX_LOOKAHEAD_TOKENS:
+            raise ValueError(f"{lookahead} draft tokens are not in 0 .. {MAX_LOOKAHEAD_TOKENS}")
+        if (sequence.slot < 0) != (hit is not None):
+            raise ValueError("the first allocation of a sequence, and only that, takes its hit")
+        if hit is None:
+            return (
+                allocate(
+                    self.core,
+                    sequence.slot,
+                    num_new,
+                    NOT_FIRST,
+                    lookahead,
+                    full_fit,
+                    num_reserved,
+                )
+                == TAKEN
+            )
+        content = sequence.content
+        self._seat(sequence)
+        answer = allocate_first(
+            self.core,
+            sequence.slot,
+            content.uids,
+            content.ends,
+            sequence.num_prompt,
+            sequence.junction,
+            num_new,
+            hit.tokens,
+            lookahead,
+            full_fit,
+            num_reserved,
+        )
+        if answer == TAKEN:
+            return True
+        self._unseat(sequence)
+        if answer == STALE_HIT:
+            raise ValueError("the hit no longer holds: blocks of it were evicted since the lookup")
+        return False
+
+    def append(self, sequence: Sequence, uid: int, num_tokens: int) -> None:
+        """The model produced tokens: the sequence's content grows by a span.
+
+        A span with the uid of the last one continues it.
+        """
+        content = sequence.content
+        end = content.num_tokens + num_tokens
+        if len(content.uids) and content.uids[-1] == uid:
+            uids, ends = content.uids, np.append(content.ends[:-1], end)
+        else:
+            uids, ends = np.append(content.uids, uid), np.append(content.ends, end)
+        sequence.content = Content(uids, ends)
+        if sequence.slot >= 0:
+            if len(ends) > self.core.tables.spans.shape[2]:
+                self._widen_spans(2 * len(ends))
+            extend(self.core, sequence.slot, uid, end)
+
+    def free(self, sequence: Sequence) -> None:
+        """The sequence is finished, aborted or preempted: it gives its blocks back."""
+        if sequence.slot >= 0:
+            release(self.core, sequence.slot)
+            self._unseat(sequence)
+
+    def reset(self) -> bool:
+        """Empty the prefix cache; False, and nothing happens, while a block is in use."""
+        return bool(forget_all(self.core.pool))
+
+    # --- what can be seen ---
+
+    @property
+    def num_free(self) -> int:
+        """Blocks in the free queue."""
+        return int(self.core.pool.totals[FREE])
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks whose prefix is in the index, in use or not."""
+        return int(self.core.pool.totals[CACHED])
+
+    @property
+    def num_evicted(self) -> int:
+        """Blocks that lost their prefix because they were taken, so far."""
+        return int(self.core.pool.totals[EVICTED])
+
+    def num_computed(self, sequence: Sequence) -> int:
+        """Tokens of a sequence with room, hits included; 0 while it holds nothing."""
+        if sequence.slot < 0:
+            return 0
+        return int(self.core.tables.sequences["num_computed"][sequence.slot])
+
+    def num_blocks_to_admit(self, num_tokens: int) -> int:
+        """Blocks that have to be free for a request of so many tokens, without a hit."""
+        config = self.config
+        needed = 0
+        for group in config.groups:
+            blocks = -(-min(num_tokens, config.max_model_len) // group.block_size)
+            cap = group.admission_cap(config.max_in_flight_tokens, config.max_model_len)
+            needed += blocks if cap is None else min(blocks, cap)
+        return needed
+
+    def num_blocks_to_hold(self, num_tokens: int) -> int:
+        """Blocks that a sequence of so many computed tokens cannot do without."""
+        needed = 0
+        for group in self.config.groups:
+            blocks = -(-num_tokens // group.block_size)
+            needed += blocks if group.kind == FULL else min(blocks, group.blocks_to_resume)
+        return needed
+
+    def reach_by_group(self, hit: Hit) -> tuple[int, ...]:
+        """The reach of each group's spec, in the order of the groups."""
+        return tuple(hit.reach[place] for place in self.asked_at)
+
+    def block_table(self, sequence: Sequence, group: int, start: int = 0) -> Ids:
+        """Block ids by position from ``start`` on, int32; 0 is the null block."""
+        table = self.core.tables.tables[sequence.slot, group]
+        row = self.core.tables.groups[group]
+        positions = np.arange(start, int(table["length"]))
+        ring = self.core.tables.rings[sequence.slot]
+        ids = ring[row["ring"] + (positions & row["ring_mask"])]
+        return np.where(positions < table["first"], 0, ids).astype(np.int32)
+
+    def taken(self, sequence: Sequence) -> list[Ids]:
+        """Block ids taken by a sequence's last allocation, per group; int32."""
+        firsts = self.core.tables.tables["first_new"][sequence.slot]
+        return [self.block_table(sequence, g, int(start)) for g, start in enumerate(firsts)]
+
+    def hit_blocks(self, sequence: Sequence, hit: Hit) -> list[Ids]:
+        """Block ids of a hit that still holds, per group by position; int32, 0 is null."""
+        content = sequence.content
+        self._seat(sequence)
+        seat(
+            self.core,
+            sequence.slot,
+            content.uids,
+            content.ends,
+            sequence.num_prompt,
+            sequence.junction,
+        )
+        found = []
+        for group, spec in enumerate(self.config.groups):
+            collect_hit(self.core.pool, self.core.tables, sequence.slot, group, hit.tokens)
+            first = self.core.tables.tables["first"][sequence.slot, group]
+            row = self.core.tables.groups[group]
+            positions = np.arange(hit.tokens // spec.block_size)
+            ids = self.core.tables.rings[sequence.slot][
+                row["ring"] + (positions & row["ring_mask"])
+            ]
+            found.append(np.where(positions < first, 0, ids).astype(np.int32))
+        self._unseat(sequence)
+        return found
+
+    def free_queue(self) -> Ids:
+        """Block ids in the order in which they will be taken; int32."""
+        after = self.core.pool.blocks["after"]
+        ids, block = [], int(after[0])
+        while block:
+            ids.append(block)
+            block = int(after[block])
+        return np.array(ids, dtype=np.int32)
+
+    def cached_blocks(self) -> Ids:
+        """Ids of the cached blocks, rising; int32."""
+        return np.flatnonzero(self.core.pool.blocks["key"]).astype(np.int32)
+
+    # --- slots ---
+
+    def _seat(self, sequence: Sequence) -> None:
+        """Give a sequence a slot, with room for its spans."""
+        if not self._idle_slots:
+            self._add_slots()
+        content = sequence.content
+        if len(content.ends) >= self.core.tables.spans.shape[2]:  # one more for the answer
+            self._widen_spans(2 * len(content.ends))
+        sequence.slot = self._idle_slots.pop()
+
+    def _unseat(self, sequence: Sequence) -> None:
+        self._idle_slots.append(sequence.slot)
+        sequence.slot = -1
+
+    def _add_slots(self) -> None:
+        """Double the slots. Rings are left untouched until used: the memory is the system's."""
+        tables = self.core.tables
+        have = len(tables.sequences)
+        more = max(8, have)
+
+        def longer(array: npt.NDArray[Any], fill: bool = True) -> npt.NDArray[Any]:
+            shape = (have + more, *array.shape[1:])
+            grown = np.zeros(shape, array.dtype) if fill else np.empty(shape, array.dtype)
+            grown[:have] = array
+            return grown
+
+        self._replace_tables(
+            sequences=longer(tables.sequences),
+            tables=longer(tables.tables),
+            rings=longer(tables.rings, fill=False),
+            spans=longer(tables.spans),
+        )
+        self._idle_slots.extend(range(have + more - 1, have - 1, -1))
+
+    def _widen_spans(self, width: int) -> None:
+        spans = self.core.tables.spans
+        wider = np.zeros((*spans.shape[:2], width), dtype=np.int64)
+        wider[:, :, : spans.shape[2]] = spans
+        self._replace_tables(spans=wider)
+
+    def _replace_tables(self, **arrays: npt.NDArray[Any]) -> None:
+        self.core = self.core._replace(tables=self.core.tables._replace(**arrays))

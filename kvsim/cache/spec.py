@@ -1,0 +1,64 @@
+"""The KV cache groups of a model, and what each needs to resume at a boundary."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+FULL = "full"
+SLIDING_WINDOW = "sliding_window"
+MAMBA = "mamba"
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """One KV cache group: layers that share a block table.
+
+    Attributes:
+        kind: ``full``, ``sliding_window`` or ``mamba``.
+        block_size: tokens a block holds.
+        sliding_window: tokens a window group attends to; None for the others.
+        eagle: the group holds draft layers (EAGLE, MTP) and drops a look-ahead block.
+
+    Raises:
+        ValueError: a size below 1, an unknown kind, or a window where none belongs.
+    """
+
+    kind: str
+    block_size: int
+    sliding_window: int | None = None
+    eagle: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what no engine could hold."""
+        if self.kind not in (FULL, SLIDING_WINDOW, MAMBA):
+            raise ValueError(f"kind {self.kind!r} is none of full, sliding_window, mamba")
+        if self.block_size < 1:
+            raise ValueError(f"block_size {self.block_size} is below 1 token")
+        if (self.sliding_window is not None) != (self.kind == SLIDING_WINDOW):
+            raise ValueError("sliding_window belongs to sliding_window groups, and only there")
+        if self.sliding_window is not None and self.sliding_window < 1:
+            raise ValueError(f"sliding_window {self.sliding_window} is below 1 token")
+
+    @property
+    def blocks_to_resume(self) -> int:
+        """Blocks before a boundary that a window group needs there: ceil((window - 1) / block)."""
+        if self.sliding_window is None:
+            return 0
+        return -(-(self.sliding_window - 1) // self.block_size)
+
+    def admission_cap(self, max_in_flight_tokens: int, max_model_len: int) -> int | None:
+        """Most blocks a window group counts for one request at admission; None for full attention.
+
+        A window group gives blocks back as the window moves on, so it never holds more than the
+        window, the tokens in flight and one block cut by both ends.
+        """
+        if self.sliding_window is None:
+            return None
+        tokens = min(self.sliding_window - 1 + max_in_flight_tokens, max_model_len)
+        return -(-tokens // self.block_size) + 1
+
+
+def scheduler_block_size(groups: tuple[GroupSpec, ...]) -> int:
+    """Unit of prefix hits in tokens: the least common multiple of the groups' block sizes."""
+    return math.lcm(*(group.block_size for group in groups))

@@ -1,0 +1,82 @@
+"""Compiles the functions that touch every block, and keeps what was compiled.
+
+The core works block by block, as the engine does; numba turns those loops into machine code.
+Compiled code is kept between runs in a folder named after a digest of every source file that
+can be compiled together: numba alone looks only at the file of the function it loads, and would
+go on using a caller compiled with an older version of what it calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., object])
+
+_PACKAGE = Path(__file__).parent
+_SOURCES = ("jit.py", "cache/*.py", "policies/*.py", "engine/*.py", "offload/*.py")
+
+
+def _digest() -> str:
+    """A digest of the sources that may be compiled into one another."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for pattern in _SOURCES:
+        for path in sorted(_PACKAGE.glob(pattern)):
+            digest.update(path.name.encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _cache_folder() -> Path | None:
+    """Where compiled code is kept, or None where nothing can be written."""
+    digest = _digest()
+    private = f"kvsim-jit-{os.getuid()}" if hasattr(os, "getuid") else "kvsim-jit"
+    for parent in (_PACKAGE / "__pycache__" / "jit", Path(tempfile.gettempdir()) / private):
+        folder = parent / digest
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():
+                continue  # somebody else's: what lies there would be executed
+            if not os.access(folder, os.W_OK):
+                continue
+            for other in parent.iterdir():
+                if other.name != digest:  # of an older version
+                    shutil.rmtree(other, ignore_errors=True)
+        except OSError:
+            continue
+        return folder
+    return None
+
+
+_FOLDER = _cache_folder()
+
+
+def njit(function: F) -> F:
+    """Compile a function with numba when it is first called; the result outlives the process.
+
+    Args:
+        function: works on numpy arrays and numbers only, and makes no array of its own: its arrays
+            belong to the caller, so that their references need not be counted. Counting them
+            costs six times what the work itself does.
+
+    Returns:
+        The compiled function, with the signature of the given one.
+    """
+    settings: Any = numba.config
+    decorate: Any = numba.njit
+    before = settings.CACHE_DIR
+    settings.CACHE_DIR = "" if _FOLDER is None else str(_FOLDER)
+    try:
+        compiled: F = decorate(
+            cache=_FOLDER is not None, error_model="numpy", forceinline=True, _nrt=False
+        )(function)
+    finally:
+        settings.CACHE_DIR = before
+    return compiled

@@ -1,0 +1,70 @@
+"""The engine's releases as sets of rules: what changed in the prefix cache, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvsim.policies.free_queue import (
+    APPEND,
+    PREPEND_UNCACHED,
+    PREPEND_UNCACHED_WINDOW,
+    FreeQueuePolicy,
+)
+
+
+@dataclass(frozen=True)
+class EngineProfile:
+    """How one release of the engine behaves.
+
+    Attributes:
+        name: as written in a scenario.
+        free_queue: its free-queue order.
+        retention_interval: its default, in tokens; None is dense.
+        has_retention: it knows a retention interval at all.
+        has_junctions: it keeps the run at a shared-prefix junction.
+    """
+
+    name: str
+    free_queue: FreeQueuePolicy
+    retention_interval: int | None
+    has_retention: bool
+    has_junctions: bool
+
+
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        EngineProfile("vllm-0.22", APPEND, None, False, False),
+        EngineProfile("vllm-0.23", PREPEND_UNCACHED_WINDOW, None, True, False),
+        EngineProfile("vllm-0.33", PREPEND_UNCACHED, 0, True, True),
+    )
+}
+
+
+def retention_problem(
+    interval: int | None, profile: str, scheduler_block_tokens: int, has_window_groups: bool
+) -> str | None:
+    """Why the engine would refuse a retention interval, or None where it would not.
+
+    Args:
+        interval: tokens, 0, or None for dense.
+        profile: the engine's release by name.
+        scheduler_block_tokens: unit of prefix hits in tokens.
+        has_window_groups: the model has a sliding-window or Mamba group.
+    """
+    if interval is None:
+        return None
+    unit = scheduler_block_tokens
+    if not PROFILES[profile].has_retention:
+        return (
+            f"{interval} is set, and engine.profile {profile} has no retention interval: it is "
+            "dense. Use null, or a later profile."
+        )
+    if interval > 0 and not has_window_groups:
+        return f"{interval} needs a sliding-window group, and the model has none. Use 0 or null."
+    if interval < 0 or interval % unit:
+        return (
+            f"{interval} is not a multiple of the scheduler block ({unit}). "
+            f"Use 0, {unit}, {2 * unit}, ... or null."
+        )
+    return None
