@@ -1,0 +1,35 @@
+"""A SimPy environment in which an event can be set for an exact moment."""
+
+from __future__ import annotations
+
+from heapq import heappush
+
+import simpy
+from simpy.events import NORMAL, URGENT, Event
+
+
+class Clock(simpy.Environment):
+    """SimPy's environment, with events at absolute times.
+
+    A delay is added to the present time and rounded; a run of steps taken in one go has to end at
+    the very moment at which the same steps end one by one.
+    """
+
+    def at(self, time_s: float, *, before_others: bool = False) -> Event:
+        """An event that happens at a time.
+
+        Args:
+            time_s: not before now.
+            before_others: before all events of that moment that are not marked so.
+
+        Raises:
+            ValueError: a time that has passed.
+        """
+        if time_s < self.now:
+            raise ValueError(f"{time_s} s has passed: it is {self.now} s")
+        event = Event(self)
+        event._ok = True
+        event._value = None
+        priority = URGENT if before_others else NORMAL
+        heappush(self._queue, (time_s, priority, next(self._eid), event))
+        return event

@@ -1,0 +1,190 @@
+"""From a scenario to what happened: arrivals, a replica, and the records of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+import simpy
+
+from kvsim import catalog
+from kvsim.cache.manager import CacheConfig, KVCache
+from kvsim.capacity import BlockDerivation, derive_num_blocks, group_spec
+from kvsim.config import ConstantStepTime, Scenario
+from kvsim.engine.clock import Clock
+from kvsim.engine.replica import Replica
+from kvsim.engine.scheduler import Scheduler
+from kvsim.engine.step_time import StepTimeParams, constant_step_time, step_time_params
+from kvsim.errors import KvsimError, Problems
+from kvsim.metrics.records import RequestLog, TimelineLog
+from kvsim.metrics.summary import RunCounters
+from kvsim.workload import open_workload
+from kvsim.workload.request import Workload
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a run leaves behind.
+
+    Attributes:
+        requests: a record a request.
+        timeline: the state of the pool over time.
+        counters: sums over the run.
+        warnings: what the workload cannot show, for people.
+    """
+
+    requests: RequestLog
+    timeline: TimelineLog
+    counters: RunCounters
+    warnings: tuple[str, ...]
+
+
+def derive_blocks(scenario: Scenario) -> BlockDerivation:
+    """The size of the pool, as set or derived line by line.
+
+    Raises:
+        KvsimError: nothing says how large it is, or no memory is left for it.
+    """
+    node = scenario.node
+    return derive_num_blocks(
+        scenario.model_spec,
+        None if node.gpu is None else catalog.gpu(node.gpu),
+        scenario.num_ranks,
+        node.gpu_memory_utilization,
+        node.activation_reserve,
+        node.num_blocks,
+    )
+
+
+def make_cache(scenario: Scenario) -> KVCache:
+    """An empty cache as the scenario describes it."""
+    groups = tuple(group_spec(group) for group in scenario.model_spec.groups)
+    return KVCache(
+        CacheConfig(
+            num_blocks=derive_blocks(scenario).num_blocks,
+            groups=groups,
+            max_model_len=scenario.max_model_len,
+            max_in_flight_tokens=scenario.engine.max_num_batched_tokens,
+            retention_interval=scenario.retention_interval,
+            enable_caching=scenario.cache.enable_prefix_caching,
+            use_eagle=any(group.eagle for group in groups),
+            profile=scenario.engine.profile,
+            free_queue=scenario.free_queue,
+        )
+    )
+
+
+def make_step_time(scenario: Scenario) -> StepTimeParams:
+    """What a step's time depends on, as the scenario says."""
+    chosen = scenario.step_time
+    if isinstance(chosen, ConstantStepTime):
+        return constant_step_time(chosen.step_s, chosen.token_s)
+    return step_time_params(
+        model=scenario.model_spec,
+        gpu=None if scenario.node.gpu is None else catalog.gpu(scenario.node.gpu),
+        tensor_parallel=scenario.num_ranks,
+        compute_efficiency=chosen.compute_efficiency,
+        memory_efficiency=chosen.memory_efficiency,
+        overhead_s=chosen.overhead_s,
+    )
+
+
+def simulate(
+    scenario: Scenario,
+    *,
+    on_progress: Callable[[float], None] | None = None,
+    one_by_one: bool = False,
+) -> Simulation:
+    """Run a scenario that has no variants; a function of the scenario and its seed.
+
+    Args:
+        scenario: what to run.
+        on_progress: told the share of the workload that has arrived, 0 to 1, now and then.
+        one_by_one: an event for every step; slower, with the same results.
+
+    Raises:
+        KvsimError: the workload cannot be read, or none of its requests can run.
+    """
+    workload = open_workload(scenario.workload, scenario.scheduler_block_tokens)
+    cache = make_cache(scenario)
+    scheduler = Scheduler(
+        cache,
+        max_num_batched_tokens=scenario.engine.max_num_batched_tokens,
+        max_num_seqs=scenario.engine.max_num_seqs,
+        max_model_len=scenario.max_model_len,
+        long_prefill_token_threshold=scenario.engine.long_prefill_token_threshold,
+    )
+    clock = Clock()
+    requests, timeline = RequestLog(), TimelineLog()
+    replica = Replica(
+        clock,
+        scheduler,
+        make_step_time(scenario),
+        requests,
+        timeline,
+        timeline_interval_s=scenario.output.timeline_interval_s,
+        one_by_one=one_by_one,
+    )
+    told = on_progress or (lambda share: None)
+    feeder = _one_after_another if workload.concurrency else _by_arrival_time
+    clock.process(feeder(clock, workload, replica, told))
+    clock.run()
+    told(1.0)
+    if replica.num_refused == len(requests):
+        reason = requests.first_refusal()
+        raise Problems(
+            f"scenario {scenario.name}",
+            [f"workload: none of its {len(requests)} requests can run. The first one {reason}."],
+        )
+    counters = scheduler.counters
+    return Simulation(
+        requests,
+        timeline,
+        RunCounters(
+            num_blocks=cache.config.num_blocks,
+            num_steps=scheduler.num_steps,
+            scheduled_tokens=scheduler.num_scheduled_tokens,
+            queried_tokens=counters.queries,
+            hit_tokens=counters.hits,
+            preemptions=counters.preemptions,
+            preempted_queried_tokens=counters.preempted_queries,
+            preempted_hit_tokens=counters.preempted_hits,
+            evicted_blocks=cache.num_evicted,
+            simulated_s=replica.end_s,
+        ),
+        tuple(workload.warnings),
+    )
+
+
+_PROGRESS_EVERY = 64  # arrivals
+
+
+def _by_arrival_time(
+    clock: Clock, workload: Workload, replica: Replica, told: Callable[[float], None]
+) -> Generator[simpy.Event, None, None]:
+    """Requests arrive when the workload says, before anything else of that moment."""
+    for number, request in enumerate(workload.requests):
+        if request.arrival_s > clock.now:
+            yield clock.at(request.arrival_s, before_others=True)
+        if number % _PROGRESS_EVERY == 0:
+            told(workload.share_read())
+        replica.submit(request)
+
+
+def _one_after_another(
+    clock: Clock, workload: Workload, replica: Replica, told: Callable[[float], None]
+) -> Generator[simpy.Event, None, None]:
+    """A request arrives when one of those before it has ended, so that ``concurrency`` run."""
+    under_way: list[simpy.Event] = []
+    for number, request in enumerate(workload.requests):
+        if len(under_way) == workload.concurrency:
+            yield simpy.AnyOf(clock, under_way)
+            under_way = [event for event in under_way if not event.triggered]
+        if number % _PROGRESS_EVERY == 0:
+            told(workload.share_read())
+        done = clock.event()
+        under_way.append(done)
+        replica.submit(request, done)
+
+
+__all__ = ["KvsimError", "Simulation", "derive_blocks", "make_cache", "make_step_time", "simulate"]

@@ -1,0 +1,208 @@
+"""The columns of `requests.parquet` and `timeline.parquet`, collected while a run goes on.
+
+The logs keep columns of numbers, not objects, so that a million requests take a few hundred MB. A
+value that does not exist is None here, NaN or NA in a frame, and null in a file.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pandas as pd
+
+REQUEST_COLUMNS: dict[str, str] = {
+    "request_id": "name of the request, ordered like the workload",
+    "arrival_s": "arrival on the clock of the run",
+    "first_token_s": "end of the step that computed the last prompt token",
+    "end_s": "end of the step that made the last token",
+    "prompt_tokens": "length of the prompt",
+    "output_tokens": "tokens asked for",
+    "hit_tokens": "prefix hit at first admission",
+    "queue_s": "arrival to first admission",
+    "ttft_s": "arrival to first token",
+    "tpot_s": "mean time of a token after the first; null for one output token",
+    "preemptions": "times the request was preempted",
+    "hit_ended": "why the hit at first admission was not longer",
+    "group_hit_tokens": "reach of each KV cache group alone, where it differs; else null",
+    "full_hit_tokens": "reach of the longest group alone: the junction where it exceeds the hit",
+    "refused": "why the request was refused; null for one that ran",
+}
+"""Columns of `requests.parquet` in their order, each with its meaning (times in s, sizes in
+tokens)."""
+
+TIMELINE_COLUMNS: dict[str, str] = {
+    "time_s": "moment on the clock of the run",
+    "used_blocks": "blocks that a request refers to",
+    "cached_blocks": "blocks with a key in the hash index, in use or free",
+    "free_blocks": "blocks in the free queue",
+    "running": "requests running",
+    "waiting": "requests waiting",
+}
+"""Columns of `timeline.parquet` in their order, each with its meaning."""
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """What happened to one request so far; times in seconds on the clock of the run.
+
+    Attributes:
+        order: place in the order of arrival, from 0.
+        request_id: the request's name.
+        arrival_s: when it arrived.
+        prompt_tokens: length of its prompt.
+        output_tokens: tokens it asked for.
+        admitted_s: when it was first admitted to run.
+        first_token_s: when its first token was there.
+        end_s: when its last token was there.
+        hit_tokens: its prefix hit at first admission.
+        full_hit_tokens: the reach of the longest group alone, then.
+        group_hit_tokens: the reach of each group alone, then; None where all are the hit.
+        hit_ended: why the hit was not longer.
+        preemptions: times it was preempted.
+        refused: why it never ran.
+    """
+
+    order: int
+    request_id: str
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    admitted_s: float | None = None
+    first_token_s: float | None = None
+    end_s: float | None = None
+    hit_tokens: int | None = None
+    full_hit_tokens: int | None = None
+    group_hit_tokens: Sequence[int] | None = None
+    hit_ended: str | None = None
+    preemptions: int = 0
+    refused: str | None = None
+
+
+class RequestLog:
+    """The requests of a run, added in any order once they have ended or were refused."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._integers = {name: array("q") for name in _INTEGERS}
+        self._times = {name: array("d") for name in _TIMES}
+        self._request_ids: list[str] = []
+        self._hit_ended: list[str | None] = []
+        self._refused: list[str | None] = []
+        self._group_hit_tokens: dict[int, list[int]] = {}
+
+    def __len__(self) -> int:
+        """Number of requests added."""
+        return len(self._request_ids)
+
+    def add(self, record: RequestRecord) -> None:
+        """Add a request; later changes to the record have no effect."""
+        if record.group_hit_tokens is not None:
+            reaches = [int(tokens) for tokens in record.group_hit_tokens]
+            self._group_hit_tokens[len(self._request_ids)] = reaches
+        for name, integers in self._integers.items():
+            count = getattr(record, name)
+            integers.append(_NO_COUNT if count is None else count)
+        for name, times in self._times.items():
+            time_s = getattr(record, name)
+            times.append(math.nan if time_s is None else time_s)
+        self._request_ids.append(record.request_id)
+        self._hit_ended.append(record.hit_ended)
+        self._refused.append(record.refused)
+
+    def first_refusal(self) -> str | None:
+        """Why the first refused request was refused, None where none was."""
+        return next((reason for reason in self._refused if reason is not None), None)
+
+    def frame(self) -> pd.DataFrame:
+        """A row a request in order of arrival, with the columns of `REQUEST_COLUMNS`."""
+        import numpy as np
+        import pandas as pd
+
+        counts = {name: np.array(column) for name, column in self._integers.items()}
+        times = {name: np.array(column) for name, column in self._times.items()}
+        by_arrival = np.argsort(counts["order"], kind="stable")
+        num_later = counts["output_tokens"] - 1
+        decode_s = times["end_s"] - times["first_token_s"]
+        columns = {
+            "request_id": self._request_ids,
+            "arrival_s": times["arrival_s"],
+            "first_token_s": times["first_token_s"],
+            "end_s": times["end_s"],
+            "prompt_tokens": counts["prompt_tokens"],
+            "output_tokens": counts["output_tokens"],
+            "hit_tokens": _nullable(counts["hit_tokens"]),
+            "queue_s": times["admitted_s"] - times["arrival_s"],
+            "ttft_s": times["first_token_s"] - times["arrival_s"],
+            "tpot_s": np.where(num_later > 0, decode_s / np.maximum(num_later, 1), np.nan),
+            "preemptions": counts["preemptions"],
+            "hit_ended": pd.Series(self._hit_ended, dtype="str"),
+            "group_hit_tokens": pd.Series(
+                [self._group_hit_tokens.get(row) for row in range(len(self))], dtype="object"
+            ),
+            "full_hit_tokens": _nullable(counts["full_hit_tokens"]),
+            "refused": pd.Series(self._refused, dtype="str"),
+        }
+        frame = pd.DataFrame(columns)
+        return frame.iloc[by_arrival].reset_index(drop=True)
+
+
+class TimelineLog:
+    """The state of the pool and of the queues over time, added in order of time."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._times_s = array("d")
+        self._counts = array("q")
+
+    def __len__(self) -> int:
+        """Number of moments added."""
+        return len(self._times_s)
+
+    def add(
+        self,
+        time_s: float,
+        used_blocks: int,
+        cached_blocks: int,
+        free_blocks: int,
+        running: int,
+        waiting: int,
+    ) -> None:
+        """Add a moment; see `TIMELINE_COLUMNS` for what each number means."""
+        self._times_s.append(time_s)
+        self._counts.extend((used_blocks, cached_blocks, free_blocks, running, waiting))
+
+    def frame(self) -> pd.DataFrame:
+        """A row a moment, with the columns of `TIMELINE_COLUMNS`."""
+        import numpy as np
+        import pandas as pd
+
+        names = list(TIMELINE_COLUMNS)[1:]
+        counts = np.array(self._counts, dtype=np.int64).reshape(-1, len(names))
+        columns = {name: counts[:, column] for column, name in enumerate(names)}
+        return pd.DataFrame({"time_s": np.array(self._times_s), **columns})
+
+
+_NO_COUNT = -1
+_INTEGERS = (
+    "order",
+    "prompt_tokens",
+    "output_tokens",
+    "hit_tokens",
+    "full_hit_tokens",
+    "preemptions",
+)
+_TIMES = ("arrival_s", "admitted_s", "first_token_s", "end_s")
+
+
+def _nullable(counts: npt.NDArray[np.int64]) -> pd.Series[int]:
+    import pandas as pd
+
+    series = pd.Series(counts, dtype="Int64")
+    return series.mask(series == _NO_COUNT)

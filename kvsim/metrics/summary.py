@@ -1,0 +1,150 @@
+"""The figures of a run: rates, quantiles and counters, with the units in their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from kvsim.config import Objective
+
+SUMMARY_KEYS: dict[str, str] = {
+    "token_hit_rate": "hit_tokens / queried_tokens, 0 to 1",
+    "request_hit_rate": "share of the requests that ran with a hit of any length, 0 to 1",
+    "hit_tokens": "prompt tokens found in the prefix cache at first admission",
+    "queried_tokens": "prompt tokens looked up at first admission",
+    "num_requests": "requests that were not refused",
+    "num_refused": "requests that could never run; `requests.parquet` says why",
+    "num_finished": "requests that made their last token",
+    "prompt_tokens": "prompt tokens of the requests that ran",
+    "output_tokens": "tokens made by the requests that finished",
+    "num_blocks": "blocks of the pool, block 0 included",
+    "num_steps": "scheduler steps that scheduled something",
+    "scheduled_tokens": "tokens computed by all steps",
+    "preemptions": "times a running request was preempted",
+    "preempted_queried_tokens": "tokens looked up at readmission after a preemption",
+    "preempted_hit_tokens": "tokens found at readmission after a preemption",
+    "evicted_blocks": "cached blocks that lost their key when they were taken",
+    "ttft_s": "arrival to first token, in s: `mean`, `p50`, `p90`, `p99`",
+    "tpot_s": "time a token after the first, in s, of 2 output tokens or more: the same",
+    "queue_s": "arrival to first admission, in s: the same",
+    "requests_per_s": "num_finished / simulated_s",
+    "prompt_tokens_per_s": "prompt_tokens / simulated_s",
+    "output_tokens_per_s": "output_tokens / simulated_s",
+    "bytes_stored": "bytes stored to the tiers next to the device",
+    "bytes_loaded": "bytes loaded from the tiers next to the device",
+    "simulated_s": "simulated time from the start of the clock to the end of the last step",
+    "wall_s": "real time that the run took",
+    "goodput": "share of all requests within the objective, refused ones counted as not; "
+    "null without one",
+    "warnings": "sentences about what the run cannot show",
+}
+"""Keys of a summary in their order, each with its meaning. A figure that does not exist is null."""
+
+
+@dataclass(slots=True)
+class RunCounters:
+    """What the engine counts; tokens, blocks and bytes as in `SUMMARY_KEYS`."""
+
+    num_blocks: int
+    num_steps: int = 0
+    scheduled_tokens: int = 0
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+    preemptions: int = 0
+    preempted_queried_tokens: int = 0
+    preempted_hit_tokens: int = 0
+    evicted_blocks: int = 0
+    bytes_stored: int = 0
+    bytes_loaded: int = 0
+    simulated_s: float = 0.0
+
+
+def summarize(
+    requests: pd.DataFrame,
+    counters: RunCounters,
+    *,
+    wall_s: float,
+    objective: Objective | None = None,
+    warnings: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Make the summary of a run.
+
+    Args:
+        requests: the frame of `RequestLog.frame`.
+        counters: what the engine counted.
+        wall_s: real seconds that the run took.
+        objective: the scenario's objective.
+        warnings: what the user should know about the run.
+
+    Returns:
+        The keys of `SUMMARY_KEYS`, with values of plain Python, None and never NaN where a figure
+        does not exist. Quantiles are interpolated linearly between the two nearest requests.
+    """
+    ran = requests[requests["refused"].isna()]
+    finished = ran[ran["end_s"].notna()]
+    prompt_tokens = int(ran["prompt_tokens"].sum())
+    output_tokens = int(finished["output_tokens"].sum())
+    simulated_s = float(counters.simulated_s)
+    summary = {
+        "token_hit_rate": _ratio(counters.hit_tokens, counters.queried_tokens),
+        "request_hit_rate": _ratio(int((ran["hit_tokens"] > 0).sum()), len(ran)),
+        "hit_tokens": int(counters.hit_tokens),
+        "queried_tokens": int(counters.queried_tokens),
+        "num_requests": len(ran),
+        "num_refused": len(requests) - len(ran),
+        "num_finished": len(finished),
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": output_tokens,
+        "num_blocks": int(counters.num_blocks),
+        "num_steps": int(counters.num_steps),
+        "scheduled_tokens": int(counters.scheduled_tokens),
+        "preemptions": int(counters.preemptions),
+        "preempted_queried_tokens": int(counters.preempted_queried_tokens),
+        "preempted_hit_tokens": int(counters.preempted_hit_tokens),
+        "evicted_blocks": int(counters.evicted_blocks),
+        "ttft_s": spread(ran["ttft_s"]),
+        "tpot_s": spread(ran["tpot_s"]),
+        "queue_s": spread(ran["queue_s"]),
+        "requests_per_s": _ratio(len(finished), simulated_s),
+        "prompt_tokens_per_s": _ratio(prompt_tokens, simulated_s),
+        "output_tokens_per_s": _ratio(output_tokens, simulated_s),
+        "bytes_stored": int(counters.bytes_stored),
+        "bytes_loaded": int(counters.bytes_loaded),
+        "simulated_s": simulated_s,
+        "wall_s": float(wall_s),
+        "goodput": None if objective is None else _goodput(finished, objective, len(requests)),
+        "warnings": list(warnings),
+    }
+    return {key: summary[key] for key in SUMMARY_KEYS}
+
+
+def spread(values: pd.Series[float]) -> dict[str, float | None]:
+    """Mean and quantiles of the values that exist; all None if there are none."""
+    known = values.dropna()
+    if known.empty:
+        return {"mean": None, "p50": None, "p90": None, "p99": None}
+    p50, p90, p99 = known.quantile([0.5, 0.9, 0.99])
+    return {
+        "mean": float(known.mean()),
+        "p50": float(p50),
+        "p90": float(p90),
+        "p99": float(p99),
+    }
+
+
+def _goodput(finished: pd.DataFrame, objective: Objective, num_asked: int) -> float | None:
+    within = finished["end_s"].notna()
+    if objective.ttft_s is not None:
+        within &= finished["ttft_s"] <= objective.ttft_s
+    if objective.tpot_s is not None:
+        # One output token has no time a token, so there is nothing to miss.
+        within &= finished["tpot_s"].isna() | (finished["tpot_s"] <= objective.tpot_s)
+    return _ratio(int(within.sum()), num_asked)
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None

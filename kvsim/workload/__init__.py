@@ -1,0 +1,27 @@
+"""What is asked of the engine: requests from a trace or written down in the scenario."""
+
+from __future__ import annotations
+
+from kvsim.config import ScriptWorkload, TraceWorkload
+from kvsim.workload.request import Request, Workload
+from kvsim.workload.script import open_script
+from kvsim.workload.traces import open_trace
+
+__all__ = ["Request", "Workload", "open_workload"]
+
+
+def open_workload(config: TraceWorkload | ScriptWorkload, scheduler_block_tokens: int) -> Workload:
+    """Open the workload of a scenario.
+
+    Args:
+        config: the scenario's `workload`.
+        scheduler_block_tokens: the unit of prefix hits of the model, in tokens; a trace whose ids
+            are coarser gets a warning.
+
+    Raises:
+        KvsimError: the trace cannot be read, or its first request is wrong. Later requests are
+            checked when they are read.
+    """
+    if isinstance(config, ScriptWorkload):
+        return open_script(config)
+    return open_trace(config, scheduler_block_tokens)
