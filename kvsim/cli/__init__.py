@@ -1,0 +1,57 @@
+"""The command line: the verbs, and the only place that prints."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from kvsim.cli import bench, run, validate, verify
+from kvsim.cli.terminal import complain
+from kvsim.errors import KvsimError
+
+app = typer.Typer(
+    name="kvsim",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(run.run)
+app.command()(validate.validate)
+app.command()(verify.verify)
+app.add_typer(bench.app, name="bench")
+
+
+def main() -> None:
+    """Run the command line; what the user can put right is printed alone, with exit code 2."""
+    try:
+        app()
+    except KvsimError as error:
+        complain(error)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+        sys.stderr.close()
+        sys.exit(141)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from kvsim import __version__
+
+        sys.stdout.write(f"kvsim {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Simulate prefix-cache eviction on multi-GPU LLM serving nodes."""

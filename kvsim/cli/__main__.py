@@ -1,0 +1,5 @@
+"""`python -m kvsim.cli`."""
+
+from kvsim.cli import main
+
+main()

@@ -1,0 +1,85 @@
+"""`kvsim run`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvsim.cli.terminal import (
+    Json,
+    ScenarioFile,
+    Settings,
+    make_console,
+    print_json,
+    progress_bars,
+)
+from kvsim.errors import KvsimError, unknown_name
+
+if TYPE_CHECKING:
+    from kvsim.config import Scenario
+
+
+def run(
+    scenario: ScenarioFile,
+    settings: Settings = [],  # noqa: B006 - typer copies it
+    only: Annotated[
+        list[str],
+        typer.Option(metavar="VARIANT", help="Run this variant alone. May be given again."),
+    ] = [],  # noqa: B006
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Results go to DIR/<variant>/. Default: results/<scenario name>/."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a scenario, every variant on the same arrivals, and show a table of the results."""
+    from kvsim.results import check_destination
+    from kvsim.run import run_variant, write_variant
+    from kvsim.scenario import load_scenario
+
+    loaded = load_scenario(scenario, settings)
+    variants = _chosen(loaded, only, scenario)
+    out_dir = out if out is not None else Path("results") / loaded.name
+    check_destination(out_dir, variants)
+    summaries: dict[str, dict[str, Any]] = {}
+    with progress_bars(variants) as told:
+        for name, variant in variants.items():
+            result = run_variant(
+                variant, name, on_progress=told(name), arguments=tuple(sys.argv[1:])
+            )
+            write_variant(out_dir, result)
+            summaries[name] = result.summary
+    if as_json:
+        print_json({"variants": summaries})
+        return
+    from kvsim.tables import summary_table
+
+    console = make_console()
+    console.print(summary_table(summaries))
+    for warning in _said_once(summaries):
+        console.print(f"Note: {warning}", style="yellow", highlight=False, markup=False)
+    console.print(f"Results: {out_dir}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _chosen(loaded: Scenario, only: Iterable[str], path: Path) -> dict[str, Scenario]:
+    from kvsim.scenario import expand_variants
+
+    variants = expand_variants(loaded)
+    unknown = [name for name in only if name not in variants]
+    if unknown:
+        raise KvsimError(
+            "\n".join(f"{path}: --only: {unknown_name('variant', n, variants)}" for n in unknown)
+        )
+    wanted = set(only) or set(variants)
+    return {name: variant for name, variant in variants.items() if name in wanted}
+
+
+def _said_once(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The warnings of all variants, each once, in order."""
+    return list(dict.fromkeys(w for summary in summaries.values() for w in summary["warnings"]))

@@ -1,0 +1,83 @@
+"""What the verbs share: options, printing, progress."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvsim.errors import KvsimError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
+Settings = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a key of the base, dotted, the value in YAML: cache.retention_interval=4096. "
+        "May be given again.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+def print_json(value: object) -> None:
+    """Write a value to standard output as JSON; NaN is an error of ours."""
+    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def complain(error: KvsimError) -> None:
+    """Write what is wrong to standard error."""
+    sys.stderr.write(f"{error}\n")
+
+
+def make_console() -> Console:
+    """Standard output; wide enough for the table where it is no terminal."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 120)
+
+
+@contextmanager
+def progress_bars(names: Iterable[str]) -> Iterator[Callable[[str], Callable[[float], None]]]:
+    """A bar a name on a terminal's standard error; elsewhere nothing is shown.
+
+    Yields:
+        Called with a name, the function that takes the share done of it, 0 to 1.
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
+        transient=True,
+    ) as progress:
+        tasks = {name: progress.add_task(name, total=1.0, start=False) for name in names}
+
+        def told(name: str) -> Callable[[float], None]:
+            progress.start_task(tasks[name])
+            return lambda share: progress.update(tasks[name], completed=share)
+
+        yield told

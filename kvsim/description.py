@@ -1,0 +1,82 @@
+"""What follows from a scenario, in words: the pool and how large it is, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kvsim import catalog
+from kvsim.capacity import derive_num_blocks, group_spec, reported_concurrency
+from kvsim.catalog import KVGroup
+from kvsim.config import ConstantStepTime, Scenario
+
+
+def describe(variants: Mapping[str, Scenario]) -> str:
+    """What follows from the variants of a scenario; what they share is said once.
+
+    Raises:
+        KvsimError: no memory is left for the pool, or the roofline lacks something.
+    """
+    texts = {name: _describe_one(variant) for name, variant in variants.items()}
+    by_text: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        by_text.setdefault(text, []).append(name)
+    if len(by_text) == 1:
+        return next(iter(by_text))
+    return "\n\n".join(f"{', '.join(names)}:\n{text}" for text, names in by_text.items())
+
+
+def _describe_one(scenario: Scenario) -> str:
+    node, model = scenario.node, scenario.model_spec
+    gpu = None if node.gpu is None else catalog.gpu(node.gpu)
+    blocks = derive_num_blocks(
+        model,
+        gpu,
+        scenario.num_ranks,
+        node.gpu_memory_utilization,
+        node.activation_reserve,
+        node.num_blocks,
+    )
+    lines = [f"KV cache groups of {model.name} (in order):"]
+    lines += [f"  {number}  {_group(group)}" for number, group in enumerate(model.groups)]
+    size = scenario.scheduler_block_tokens
+    lines.append(f"Prefix hits come in units of {size} tokens (the scheduler block).")
+    lines.append("Blocks of the pool:")
+    lines += [f"  {line}" for line in blocks.lines]
+    concurrency = reported_concurrency(
+        blocks.num_blocks,
+        tuple(group_spec(group) for group in model.groups),
+        scenario.max_model_len,
+        scenario.engine.max_num_batched_tokens,
+    )
+    lines.append(
+        f"Concurrency as the engine reports it: {concurrency:.2f} requests of "
+        f"{scenario.max_model_len:,} tokens. It does not say how many sessions stay cached."
+    )
+    lines.append("Step time:")
+    if isinstance(scenario.step_time, ConstantStepTime):
+        chosen = scenario.step_time
+        lines.append(f"  constant: {chosen.step_s:g} s a step, {chosen.token_s:g} s a token")
+    elif gpu is not None:
+        from kvsim.engine.step_time import step_time_notes
+
+        chosen_roofline = scenario.step_time
+        lines += [
+            f"  {note}"
+            for note in step_time_notes(
+                model,
+                gpu,
+                chosen_roofline.compute_efficiency,
+                chosen_roofline.memory_efficiency,
+                chosen_roofline.overhead_s,
+            )
+        ]
+    return "\n".join(lines)
+
+
+def _group(group: KVGroup) -> str:
+    window = "" if group.sliding_window is None else f", window {group.sliding_window} tokens"
+    eagle = ", drops a look-ahead block" if group.eagle else ""
+    size = "" if group.bytes_per_block is None else f", {group.bytes_per_block:,} bytes a block"
+    name = f"{group.name}: " if group.name else ""
+    kind = group.kind.replace("_", " ")
+    return f"{name}{kind}, blocks of {group.block_size} tokens{window}{eagle}{size}"

@@ -1,0 +1,60 @@
+"""Runs a scenario: simulates each variant, makes its summary, and writes what there is to keep."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kvsim.config import Scenario, TraceWorkload
+from kvsim.provenance import provenance
+from kvsim.results import RunResult, write_run
+from kvsim.scenario import resolved_yaml
+
+
+def run_variant(
+    scenario: Scenario,
+    variant: str = "default",
+    *,
+    on_progress: Callable[[float], None] | None = None,
+    arguments: Sequence[str] = (),
+) -> RunResult:
+    """Simulate one scenario without variants.
+
+    Args:
+        scenario: one of `expand_variants`.
+        variant: its name.
+        on_progress: told the share of the workload that has arrived, 0 to 1.
+        arguments: the command line after the program's name, for the provenance.
+
+    Raises:
+        KvsimError: the workload cannot be read, or none of its requests can run.
+    """
+    from kvsim.engine.simulation import simulate
+    from kvsim.metrics.summary import summarize
+
+    started, start_s = datetime.now(UTC), time.perf_counter()
+    simulation = simulate(scenario, on_progress=on_progress)
+    requests, timeline = simulation.requests.frame(), simulation.timeline.frame()
+    summary = summarize(
+        requests,
+        simulation.counters,
+        wall_s=time.perf_counter() - start_s,
+        objective=scenario.objective,
+        warnings=simulation.warnings,
+    )
+    workload = scenario.workload
+    origin = provenance(
+        scenario_yaml=resolved_yaml(scenario),
+        seed=scenario.seed,
+        started=started,
+        arguments=arguments,
+        inputs=[workload.file] if isinstance(workload, TraceWorkload) else [],
+    )
+    return RunResult(variant, summary, requests, timeline, scenario, origin)
+
+
+def write_variant(out_dir: Path, result: RunResult) -> Path:
+    """Write a result to `out_dir/<variant>`, whole or not at all; returns the directory."""
+    return write_run(out_dir, result, resolved_yaml(result.scenario, out_dir / result.variant))
