@@ -1,0 +1,20 @@
+"""Transcripts of the engine's own decisions, followed by the core, answer by answer.
+
+`verify_file` reads one transcript and holds every answer in it against the core's; formats the
+core cannot follow yet are read and counted as skipped. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+from kvsim.verify.follow import verify_file, verify_files
+from kvsim.verify.reading import FORMATS, TranscriptError
+from kvsim.verify.report import Difference, FileReport
+
+__all__ = [
+    "FORMATS",
+    "Difference",
+    "FileReport",
+    "TranscriptError",
+    "verify_file",
+    "verify_files",
+]

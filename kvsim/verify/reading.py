@@ -1,0 +1,231 @@
+"""Reading a transcript: gzip, one JSON object a line, the format named in the first.
+
+A file is read and checked whole before any of it is followed, so that a broken one is an error
+wherever it breaks.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kvsim.errors import KvsimError, show, unknown_name
+from kvsim.verify.fields import CONFIGS, GROUP, OPS, field_problem
+
+FORMATS = tuple(OPS)
+"""The formats that can be read; whether one can be followed is another matter."""
+
+_PROFILES = {"0.22": "vllm-0.22", "0.23": "vllm-0.23", "0.33": "vllm-0.33"}
+_ENDS_WITH_TOTALS = ("kvsim-steps/1", "kvsim-offload/1")
+
+
+class TranscriptError(KvsimError):
+    """A transcript that cannot be followed: cut, of another format, or saying what makes no sense.
+
+    Attributes:
+        file: its path as given.
+        line: number of the line in question, from 1; None where it is the file as a whole.
+    """
+
+    def __init__(self, file: str, line: int | None, problem: str) -> None:
+        """Say where, and what is wrong there."""
+        self.file = file
+        self.line = line
+        self.problem = problem
+        place = file if line is None else f"{file}: line {line}"
+        super().__init__(f"{place}: {problem}")
+
+    def __reduce__(self) -> tuple[type[TranscriptError], tuple[str, int | None, str]]:
+        """Pickle by the three arguments, so that a worker process can raise it."""
+        return type(self), (self.file, self.line, self.problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One recorded operation.
+
+    Attributes:
+        number: of its line in the file, from 1.
+        op: what was done.
+        fields: all fields, the answers included.
+    """
+
+    number: int
+    op: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A transcript whose lines hold what they should.
+
+    Attributes:
+        file: its path as given.
+        format: one of `FORMATS`.
+        profile: the engine profile that answered.
+        config: the first line's configuration; empty where the format has none.
+        lines: the operations in order.
+    """
+
+    file: str
+    format: str
+    profile: str
+    config: dict[str, Any]
+    lines: list[Line]
+
+    def refuse(self, line: int | None, problem: str) -> NoReturn:
+        """Give up on this transcript.
+
+        Raises:
+            TranscriptError: always.
+        """
+        raise TranscriptError(self.file, line, problem)
+
+
+def read_transcript(path: str | Path) -> Transcript:
+    """Read one gzipped transcript and check every line.
+
+    Raises:
+        TranscriptError: the file cannot be read, is cut, or holds a line that is no JSON object,
+            of an unknown op, or lacks or misuses a field.
+    """
+    file = str(path)
+    records = _records(file, _text(file))
+    if not records:
+        raise TranscriptError(file, None, "is empty. A transcript starts with its format.")
+    header = records[0]
+    form = _format(file, header)
+    lines = [
+        _line(file, form, number, record) for number, record in enumerate(records[1:], start=2)
+    ]
+    if not lines:
+        raise TranscriptError(file, 1, "nothing follows the first line: the file is cut")
+    if form in _ENDS_WITH_TOTALS:
+        _check_end(file, lines)
+    return Transcript(file, form, _profile(file, header), header.get("config", {}), lines)
+
+
+def _text(file: str) -> str:
+    """The unpacked file. A line that was reached is named where it breaks."""
+    pieces: list[bytes] = []
+    try:
+        with gzip.open(file, "rb") as stream:
+            while piece := stream.read(1 << 20):
+                pieces.append(piece)
+        return b"".join(pieces).decode()
+    except FileNotFoundError:
+        problem, line = "there is no such file", None
+    except IsADirectoryError:
+        problem, line = "is a folder. Name the transcripts in it.", None
+    except (EOFError, zlib.error):
+        problem, line = "the gzip data ends or breaks here: the file is cut", _next_line(pieces)
+    except gzip.BadGzipFile as error:
+        if pieces:
+            problem, line = f"the gzip data breaks here: {error}", _next_line(pieces)
+        else:
+            problem, line = "is not gzipped. Transcripts are gzipped JSON lines.", 1
+    except UnicodeDecodeError as error:
+        line = b"".join(pieces)[: error.start].count(b"\n") + 1
+        problem = "is not UTF-8 text"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        problem, line = f"cannot be read: {reason}", None
+    raise TranscriptError(file, line, problem)
+
+
+def _next_line(pieces: list[bytes]) -> int:
+    return b"".join(pieces).count(b"\n") + 1
+
+
+def _records(file: str, text: str) -> list[dict[str, Any]]:
+    records = []
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line, object_pairs_hook=_once, parse_constant=_no_constant)
+        except json.JSONDecodeError as error:
+            problem = f"is not JSON: {error.msg} at character {error.pos + 1}"
+            raise TranscriptError(file, number, problem) from None
+        except (ValueError, RecursionError) as error:
+            problem = f"is not JSON that can be read: {error}"
+            raise TranscriptError(file, number, problem) from None
+        if not isinstance(record, dict):
+            raise TranscriptError(file, number, f"{show(record)} is not a JSON object")
+        records.append(record)
+    return records
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        raise ValueError("a key stands in it twice")
+    return record
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _format(file: str, header: dict[str, Any]) -> str:
+    """The format, after a look at the whole first line."""
+    form = header.get("format")
+    if not isinstance(form, str):
+        raise TranscriptError(file, 1, f"format is missing. Known: {', '.join(FORMATS)}.")
+    if form not in OPS:
+        raise TranscriptError(file, 1, unknown_name("format", form, FORMATS))
+    for name in header:
+        if name not in ("format", "engine", "config"):
+            raise TranscriptError(file, 1, f"unknown field {show(name)}")
+    if form not in CONFIGS:
+        return form
+    config = header.get("config")
+    if not isinstance(config, dict):
+        raise TranscriptError(file, 1, f"config: {show(config)} is not a mapping")
+    if problem := field_problem(config, CONFIGS[form]):
+        raise TranscriptError(file, 1, f"config.{problem}")
+    for number, group in enumerate(config["groups"]):
+        if problem := field_problem(group, GROUP):
+            raise TranscriptError(file, 1, f"config.groups.{number}.{problem}")
+    return form
+
+
+def _profile(file: str, header: dict[str, Any]) -> str:
+    """The profile of the release that answered, as in ``vllm 0.33.0``."""
+    engine = header.get("engine")
+    name, _, release = engine.partition(" ") if isinstance(engine, str) else ("", "", "")
+    profile = _PROFILES.get(".".join(release.split(".")[:2]))
+    if name != "vllm" or profile is None:
+        known = ", ".join(f"vllm {number}.x" for number in _PROFILES)
+        raise TranscriptError(file, 1, f"engine: {show(engine)} is not known. Known: {known}.")
+    return profile
+
+
+def _line(file: str, form: str, number: int, record: dict[str, Any]) -> Line:
+    ops = OPS[form]
+    op = record.pop("op", None)
+    if op is None:
+        raise TranscriptError(file, number, "op is missing")
+    if not isinstance(op, str) or op not in ops:
+        problem = unknown_name("op", op if isinstance(op, str) else show(op), ops)
+        raise TranscriptError(file, number, problem)
+    if problem := field_problem(record, ops[op]):
+        raise TranscriptError(file, number, f"{op} {problem}")
+    return Line(number, op, record)
+
+
+def _check_end(file: str, lines: list[Line]) -> None:
+    """Steps are recorded as requests, then steps, then one line of totals."""
+    last = lines[-1]
+    if last.op != "totals":
+        raise TranscriptError(file, last.number, "the last line holds no totals: the file is cut")
+    order = ("request", "step", "totals")
+    for before, line in zip(lines, lines[1:], strict=False):
+        if before.op == "totals" or order.index(line.op) < order.index(before.op):
+            problem = f"{line.op} after {before.op}. Requests come first, totals last and once."
+            raise TranscriptError(file, line.number, problem)
