@@ -22,12 +22,13 @@ class Problems(KvsimError):  # noqa: N818 - the plural is the point
         """Collect problems under the place they were found in."""
         self.where = where
         self.problems = list(problems)
-        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        super().__init__("\n  ".join([f"{where}: {count}", *self.problems]))
+        # What it was made from, so that it can be made again: in another process, or by SimPy.
+        super().__init__(where, self.problems)
 
-    def __reduce__(self) -> tuple[type[Problems], tuple[str, list[str]]]:
-        """Pickle by the two arguments, so that a worker process can raise it."""
-        return type(self), (self.where, self.problems)
+    def __str__(self) -> str:
+        """The place, the number of problems, and each on a line of its own."""
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        return "\n  ".join([f"{self.where}: {count}", *self.problems])
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

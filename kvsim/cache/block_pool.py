@@ -27,6 +27,7 @@ BLOCK_ROW = np.dtype(
         ("same_before", np.int32),  # among the blocks of one key
         ("same_after", np.int32),
         ("num_refs", np.int32),
+        ("place", np.int32),  # in the index, where it is the first under its key; else -1
     ],
     align=True,
 )
@@ -37,7 +38,9 @@ INDEX_ROW = np.dtype([("home", np.int32), ("block", np.int32)])
 FREE, CACHED, EVICTED = 0, 1, 2
 
 _CACHE_LINE_BYTES = 64
-_IN_A_LINE = _CACHE_LINE_BYTES // INDEX_ROW.itemsize
+_LINE_BITS = 4  # sixteen places of the index, two neighbouring cache lines
+_LINE_MASK = (1 << _LINE_BITS) - 1
+_GROUP_MASK = (1 << GROUP_BITS) - 1
 
 
 class Pool(NamedTuple):
@@ -85,11 +88,11 @@ def _home(key: int, size: int) -> int:
     found and evicted together.
     """
     number = key >> GROUP_BITS
-    line = np.uint64((number // _IN_A_LINE) << GROUP_BITS | (key & ((1 << GROUP_BITS) - 1)))
+    line = np.uint64((number >> _LINE_BITS) << GROUP_BITS | (key & _GROUP_MASK))
     line *= np.uint64(0x9E3779B97F4A7C15)
     line ^= line >> np.uint64(32)
-    place: int = np.int64(line & np.uint64(size // _IN_A_LINE - 1)) * _IN_A_LINE  # type: ignore[assignment]
-    return place + number % _IN_A_LINE
+    place: int = np.int64(line & np.uint64((size >> _LINE_BITS) - 1))  # type: ignore[assignment]
+    return place << _LINE_BITS | (number & _LINE_MASK)
 
 
 @njit
@@ -110,25 +113,26 @@ def find_block(pool: Pool, key: int) -> int:
 @njit
 def enter_block(pool: Pool, block: int, key: int) -> None:
     """Enter a block in the index, behind those that have the same key."""
-    blocks = pool.blocks
+    blocks, index = pool.blocks, pool.hash_index
     row = blocks[block]
     row.key = key
     pool.totals[CACHED] += 1
-    last = len(pool.hash_index) - 1
+    last = len(index) - 1
     home = _home(key, last + 1)
     place = home
     while True:
-        entry = pool.hash_index[place]
-        first = entry.block
+        first: int = index[place].block
         if first == 0:
-            entry.home = home
-            entry.block = block
+            index[place].home = home
+            index[place].block = block
+            row.place = place
             row.same_before = block
             row.same_after = block
             return
-        if entry.home == home and blocks[first].key == key:
+        if index[place].home == home and blocks[first].key == key:
             end = blocks[first].same_before
             blocks[end].same_after = block
+            row.place = -1
             row.same_before = end
             row.same_after = first
             blocks[first].same_before = block
@@ -139,35 +143,33 @@ def enter_block(pool: Pool, block: int, key: int) -> None:
 @njit
 def remove_block(pool: Pool, block: int) -> None:
     """Take a cached block out of the index."""
-    blocks = pool.blocks
+    blocks, index = pool.blocks, pool.hash_index
     row = blocks[block]
-    last = len(pool.hash_index) - 1
-    place = _home(row.key, last + 1)
     row.key = 0
     pool.totals[CACHED] -= 1
-    if row.same_after != block:
-        blocks[row.same_before].same_after = row.same_after
-        blocks[row.same_after].same_before = row.same_before
-        while pool.hash_index[place].block != block:
-            if pool.hash_index[place].block == 0:
-                return  # it was not the first under its key
-            place = (place + 1) & last
-        pool.hash_index[place].block = row.same_after
+    gap: int = row.place
+    heir: int = row.same_after
+    if heir != block:
+        blocks[row.same_before].same_after = heir
+        blocks[heir].same_before = row.same_before
+        if gap >= 0:
+            index[gap].block = heir
+            blocks[heir].place = gap
         return
-    while pool.hash_index[place].block != block:
-        place = (place + 1) & last
-    # Close the gap: move up what was pushed past this place.
-    gap = place
+    # Close the gap: move up what was pushed past it.
+    last = len(index) - 1
+    place = gap
     while True:
         place = (place + 1) & last
-        entry = pool.hash_index[place]
-        if entry.block == 0:
+        moved: int = index[place].block
+        if moved == 0:
             break
-        if ((place - entry.home) & last) >= ((place - gap) & last):
-            pool.hash_index[gap].home = entry.home
-            pool.hash_index[gap].block = entry.block
+        if ((place - index[place].home) & last) >= ((place - gap) & last):
+            index[gap].home = index[place].home
+            index[gap].block = moved
+            blocks[moved].place = gap
             gap = place
-    pool.hash_index[gap].block = 0
+    index[gap].block = 0
 
 
 # --- the free queue ---

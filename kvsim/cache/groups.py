@@ -270,9 +270,23 @@ def take_blocks(pool: Pool, tables: Tables, slot: int, group: int, num_tokens: i
     table = tables.tables[slot, group]
     num = -(-num_tokens // row.block_size)
     table.first_new = min(table.length, num)
+    ring, ring_mask = row.ring, row.ring_mask
     for index in range(table.length, num):
-        tables.rings[slot, row.ring + (index & row.ring_mask)] = take_head(pool)
+        tables.rings[slot, ring + (index & ring_mask)] = take_head(pool)
     table.length = max(table.length, num)
+
+
+@njit
+def _give_back_range(
+    pool: Pool, tables: Tables, slot: int, group: int, start: int, end: int
+) -> None:
+    """Give back the blocks at positions ``start`` to ``end`` of a table, from the last one."""
+    row = tables.groups[group]
+    ring, ring_mask, prepend = row.ring, row.ring_mask, row.prepend_uncached != 0
+    cursor = 0
+    for index in range(end - 1, start - 1, -1):
+        block = tables.rings[slot, ring + (index & ring_mask)]
+        cursor = give_back(pool, block, prepend, cursor)
 
 
 @njit
@@ -285,22 +299,15 @@ def leave_window(
         return
     table = tables.tables[slot, group]
     end = min((num_computed_tokens - row.sliding_window + 1) // row.block_size, table.length)
-    cursor = 0
-    for index in range(end - 1, table.first - 1, -1):
-        block = tables.rings[slot, row.ring + (index & row.ring_mask)]
-        cursor = give_back(pool, block, row.prepend_uncached != 0, cursor)
+    _give_back_range(pool, tables, slot, group, table.first, end)
     table.first = max(table.first, end)
 
 
 @njit
 def give_back_all(pool: Pool, tables: Tables, slot: int, group: int) -> None:
     """Give back a whole block table, last block first."""
-    row = tables.groups[group]
     table = tables.tables[slot, group]
-    cursor = 0
-    for index in range(table.length - 1, table.first - 1, -1):
-        block = tables.rings[slot, row.ring + (index & row.ring_mask)]
-        cursor = give_back(pool, block, row.prepend_uncached != 0, cursor)
+    _give_back_range(pool, tables, slot, group, table.first, table.length)
     table.length = 0
     table.first = 0
     table.num_looked_at = 0
@@ -361,14 +368,14 @@ def cache_blocks(
     begin = max(start, table.first)
     if begin >= end:
         return
-    size = row.block_size
+    size, ring, ring_mask = row.block_size, row.ring, row.ring_mask
     uids, ends = tables.spans[slot, 0], tables.spans[slot, 1]
     span = span_at(ends, tables.sequences[slot].num_spans, (begin + 1) * size)
     for index in range(begin, end):
         if every or kept[index - start]:
             while ends[span] < (index + 1) * size:
                 span += 1
-            block = tables.rings[slot, row.ring + (index & row.ring_mask)]
+            block = tables.rings[slot, ring + (index & ring_mask)]
             if pool.blocks[block].key != 0:  # by the end of the prompt, see below
                 remove_block(pool, block)
             enter_block(pool, block, block_key(uids[span], index + 1, group))

@@ -21,6 +21,7 @@ from kvsim.cache.coordinator import (
     allocate,
     allocate_first,
     extend,
+    flatten,
     longest_hit,
     release,
     seat,
@@ -142,6 +143,8 @@ class KVCache:
     Attributes:
         config: what it is made of.
         alignment_tokens: the scheduler block, the unit of hits.
+        core: its state, by name.
+        arrays: the same, for compiled code.
         asked_at: for each group, the place of its spec in the order of lookup.
     """
 
@@ -202,6 +205,7 @@ class KVCache:
             boundaries=np.zeros(4, dtype=np.int64),
             kept=np.zeros(most_new_tokens // smallest + 2, dtype=np.bool_),
         )
+        self.arrays = flatten(self.core)
         asked = [int(group) for group in rows["asked"] if group >= 0]
         self._num_specs = len(asked)
         self.asked_at = tuple(
@@ -215,7 +219,7 @@ class KVCache:
     def lookup(self, sequence: Sequence) -> Hit:
         """The longest prefix of a sequence that is cached; at most all but its last token."""
         content = sequence.content
-        longest_hit(self.core, content.uids, content.ends)
+        longest_hit(self.arrays, content.uids, content.ends)
         hit, junction, *reach = self.core.answer.tolist()
         sequence.junction = junction
         return Hit(hit, junction, tuple(reach[: self._num_specs]))
@@ -258,7 +262,7 @@ class KVCache:
         if hit is None:
             return (
                 allocate(
-                    self.core,
+                    self.arrays,
                     sequence.slot,
                     num_new,
                     NOT_FIRST,
@@ -271,7 +275,7 @@ class KVCache:
         content = sequence.content
         self._seat(sequence)
         answer = allocate_first(
-            self.core,
+            self.arrays,
             sequence.slot,
             content.uids,
             content.ends,
@@ -305,12 +309,12 @@ class KVCache:
         if sequence.slot >= 0:
             if len(ends) > self.core.tables.spans.shape[2]:
                 self._widen_spans(2 * len(ends))
-            extend(self.core, sequence.slot, uid, end)
+            extend(self.arrays, sequence.slot, uid, end)
 
     def free(self, sequence: Sequence) -> None:
         """The sequence is finished, aborted or preempted: it gives its blocks back."""
         if sequence.slot >= 0:
-            release(self.core, sequence.slot)
+            release(self.arrays, sequence.slot)
             self._unseat(sequence)
 
     def reset(self) -> bool:
@@ -381,7 +385,7 @@ class KVCache:
         content = sequence.content
         self._seat(sequence)
         seat(
-            self.core,
+            self.arrays,
             sequence.slot,
             content.uids,
             content.ends,
@@ -457,3 +461,4 @@ class KVCache:
 
     def _replace_tables(self, **arrays: npt.NDArray[Any]) -> None:
         self.core = self.core._replace(tables=self.core.tables._replace(**arrays))
+        self.arrays = flatten(self.core)

@@ -148,7 +148,7 @@ class Scheduler:
         scheduled = 0
         while scheduled < len(self.running):
             scheduled = schedule_running(
-                self.cache.core,
+                self.cache.arrays,
                 batch,
                 scheduled,
                 len(self.running),
@@ -184,7 +184,7 @@ class Scheduler:
             The jobs whose first token it made, and those it finished, which gave their blocks
             back; each in order.
         """
-        num_outcomes = end_step(self.cache.core, self._batch, len(self.running))
+        num_outcomes = end_step(self.cache.arrays, self._batch, len(self.running))
         return self._outcomes() if num_outcomes else ([], [])
 
     @property
@@ -215,7 +215,7 @@ class Scheduler:
             finished.
         """
         end_s, num_finished = decode_run(
-            self.cache.core, params, self._batch, len(self.running), now_s, until_s
+            self.cache.arrays, params, self._batch, len(self.running), now_s, until_s
         )
         return end_s, self._outcomes()[1] if num_finished else []
 

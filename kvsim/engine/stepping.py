@@ -13,7 +13,7 @@ import numpy as np
 
 from kvsim.cache.block_pool import FREE
 from kvsim.cache.content import Ints
-from kvsim.cache.coordinator import NOT_FIRST, TAKEN, Core, allocate, extend
+from kvsim.cache.coordinator import NOT_FIRST, TAKEN, Arrays, allocate, assemble, extend
 from kvsim.engine.step_time import StepTimeParams, step_seconds
 from kvsim.jit import njit
 
@@ -53,12 +53,12 @@ def make_batch(max_num_seqs: int) -> Batch:
 
 @njit
 def schedule_running(
-    core: Core, batch: Batch, start: int, num_running: int, threshold: int, max_model_len: int
+    arrays: Arrays, batch: Batch, start: int, num_running: int, threshold: int, max_model_len: int
 ) -> int:
     """Schedule running requests in order, each as many tokens as it lacks and the budget allows.
 
     Args:
-        core: the cache.
+        arrays: the cache.
         batch: its ``scheduled``, ``contexts`` and the budget are written.
         start: index of the first request to schedule.
         num_running: requests in the batch.
@@ -68,6 +68,7 @@ def schedule_running(
     Returns:
         The index of the first request for which there was no room; ``num_running`` if none.
     """
+    core = assemble(arrays)
     for i in range(start, num_running):
         sequence = core.tables.sequences[batch.slots[i]]
         num_new = sequence.num_tokens - sequence.num_computed
@@ -79,7 +80,7 @@ def schedule_running(
         batch.contexts[i] = sequence.num_computed
         if num_new <= 0:
             continue
-        if allocate(core, batch.slots[i], num_new, NOT_FIRST, 0, False, 0) != TAKEN:
+        if allocate(arrays, batch.slots[i], num_new, NOT_FIRST, 0, False, 0) != TAKEN:
             return i
         batch.scheduled[i] = num_new
         batch.meter[BUDGET] -= num_new
@@ -102,12 +103,13 @@ def step_duration(params: StepTimeParams, batch: Batch, num_running: int) -> flo
 
 
 @njit
-def end_step(core: Core, batch: Batch, num_running: int) -> int:
+def end_step(arrays: Arrays, batch: Batch, num_running: int) -> int:
     """A token for every request whose tokens are all computed; what each did in ``outcomes``.
 
     Returns:
         How many requests have an outcome other than ``COMPUTED``.
     """
+    core = assemble(arrays)
     num_outcomes = 0
     for i in range(num_running):
         batch.outcomes[i] = COMPUTED
@@ -116,7 +118,7 @@ def end_step(core: Core, batch: Batch, num_running: int) -> int:
         if batch.scheduled[i] == 0 or sequence.num_computed < sequence.num_tokens:
             continue
         outcome = FIRST_TOKEN if sequence.num_tokens == sequence.num_prompt else COMPUTED
-        extend(core, slot, sequence.output_uid, sequence.num_tokens + 1)
+        extend(arrays, slot, sequence.output_uid, sequence.num_tokens + 1)
         if sequence.num_tokens >= sequence.end_tokens:
             outcome += FINISHED
         batch.outcomes[i] = outcome
@@ -127,7 +129,12 @@ def end_step(core: Core, batch: Batch, num_running: int) -> int:
 
 @njit
 def decode_run(
-    core: Core, params: StepTimeParams, batch: Batch, num_running: int, now_s: float, until_s: float
+    arrays: Arrays,
+    params: StepTimeParams,
+    batch: Batch,
+    num_running: int,
+    now_s: float,
+    until_s: float,
 ) -> tuple[float, int]:
     """Take decode steps until time ``until_s``, a request is finished, or room could run short.
 
@@ -137,6 +144,7 @@ def decode_run(
         The time at which the last step ends, which is ``now_s`` where not one was taken, and how
         many requests it finished; what each did is in ``outcomes``.
     """
+    core = assemble(arrays)
     num_finished = 0
     # A token takes at most one block of every group.
     most_blocks = num_running * len(core.tables.groups)
@@ -144,9 +152,9 @@ def decode_run(
         for i in range(num_running):
             batch.scheduled[i] = 1
             batch.contexts[i] = core.tables.sequences[batch.slots[i]].num_computed
-            allocate(core, batch.slots[i], 1, NOT_FIRST, 0, False, 0)
+            allocate(arrays, batch.slots[i], 1, NOT_FIRST, 0, False, 0)
         now_s += step_duration(params, batch, num_running)
-        num_finished = end_step(core, batch, num_running)
+        num_finished = end_step(arrays, batch, num_running)
         if now_s >= until_s:
             break
     return now_s, num_finished
