@@ -176,19 +176,31 @@ def remove_block(pool: Pool, block: int) -> None:
 
 
 @njit
-def take_head(pool: Pool) -> int:
-    """Take the block at the head of the free queue, evicting what it held."""
+def take_run(pool: Pool, ring: Ids, start: int, end: int) -> None:
+    """Take blocks from the head of the free queue, evicting what they held.
+
+    Args:
+        pool: the pool, with at least ``end - start`` free blocks.
+        ring: int32, a power of two long; position ``i`` is written at ``i`` modulo its length.
+        start: first position.
+        end: position after the last one.
+    """
     blocks = pool.blocks
+    last = len(ring) - 1
+    num_evicted = 0
     block: int = blocks[0].after
-    after = blocks[block].after
-    blocks[0].after = after
-    blocks[after].before = 0
-    blocks[block].num_refs = 1
-    pool.totals[FREE] -= 1
-    if blocks[block].key != 0:
-        remove_block(pool, block)
-        pool.totals[EVICTED] += 1
-    return block
+    for position in range(start, end):
+        row = blocks[block]
+        ring[position & last] = block
+        row.num_refs = 1
+        if row.key != 0:
+            remove_block(pool, block)
+            num_evicted += 1
+        block = row.after
+    blocks[0].after = block
+    blocks[block].before = 0
+    pool.totals[FREE] -= end - start
+    pool.totals[EVICTED] += num_evicted
 
 
 @njit
@@ -203,35 +215,47 @@ def touch(pool: Pool, block: int) -> None:
 
 
 @njit
-def give_back(pool: Pool, block: int, prepend_uncached: bool, cursor: int) -> int:
-    """One holder less; where none is left, the block enters the free queue.
+def give_back_run(pool: Pool, ring: Ids, start: int, end: int, prepend_uncached: bool) -> None:
+    """One holder less of each of a run of blocks, from the last position to the first.
+
+    Those nobody holds any more enter the free queue, where both the prepended and the appended
+    ones keep the order in which they are given back.
 
     Args:
         pool: the pool.
-        block: not the null block.
+        ring: as for ``take_run``; no null block among the positions.
+        start: first position.
+        end: position after the last one.
         prepend_uncached: uncached blocks go to the head.
-        cursor: the block prepended last in this series of blocks, 0 at its beginning; the next
-            one goes behind it, so that a series keeps its order.
-
-    Returns:
-        The cursor for the next block of the series.
     """
     blocks = pool.blocks
-    row = blocks[block]
-    row.num_refs -= 1
-    if row.num_refs > 0:
-        return cursor
-    pool.totals[FREE] += 1
-    if prepend_uncached and row.key == 0:
-        before, cursor = cursor, block
-    else:
-        before = blocks[0].before
-    after = blocks[before].after
-    row.before = before
-    row.after = after
-    blocks[before].after = block
-    blocks[after].before = block
-    return cursor
+    last = len(ring) - 1
+    num_freed = 0
+    prepended = 0  # the block prepended last; the next one goes behind it
+    tail: int = blocks[0].before
+    for position in range(end - 1, start - 1, -1):
+        block: int = ring[position & last]
+        row = blocks[block]
+        row.num_refs -= 1
+        if row.num_refs > 0:
+            continue
+        num_freed += 1
+        if prepend_uncached and row.key == 0:
+            after: int = blocks[prepended].after
+            row.before = prepended
+            row.after = after
+            blocks[prepended].after = block
+            blocks[after].before = block
+            prepended = block
+            if after == 0:
+                tail = block
+        else:
+            row.before = tail
+            row.after = 0
+            blocks[tail].after = block
+            tail = block
+    blocks[0].before = tail
+    pool.totals[FREE] += num_freed
 
 
 @njit

@@ -18,9 +18,9 @@ from kvsim.cache.block_pool import (
     Rows,
     enter_block,
     find_block,
-    give_back,
+    give_back_run,
     remove_block,
-    take_head,
+    take_run,
     touch,
 )
 from kvsim.cache.content import POSITION_BITS, Ints, block_key, span_at
@@ -270,23 +270,11 @@ def take_blocks(pool: Pool, tables: Tables, slot: int, group: int, num_tokens: i
     table = tables.tables[slot, group]
     num = -(-num_tokens // row.block_size)
     table.first_new = min(table.length, num)
-    ring, ring_mask = row.ring, row.ring_mask
-    for index in range(table.length, num):
-        tables.rings[slot, ring + (index & ring_mask)] = take_head(pool)
-    table.length = max(table.length, num)
-
-
-@njit
-def _give_back_range(
-    pool: Pool, tables: Tables, slot: int, group: int, start: int, end: int
-) -> None:
-    """Give back the blocks at positions ``start`` to ``end`` of a table, from the last one."""
-    row = tables.groups[group]
-    ring, ring_mask, prepend = row.ring, row.ring_mask, row.prepend_uncached != 0
-    cursor = 0
-    for index in range(end - 1, start - 1, -1):
-        block = tables.rings[slot, ring + (index & ring_mask)]
-        cursor = give_back(pool, block, prepend, cursor)
+    if num <= table.length:
+        return
+    ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
+    take_run(pool, ring, table.length, num)
+    table.length = num
 
 
 @njit
@@ -299,15 +287,19 @@ def leave_window(
         return
     table = tables.tables[slot, group]
     end = min((num_computed_tokens - row.sliding_window + 1) // row.block_size, table.length)
-    _give_back_range(pool, tables, slot, group, table.first, end)
-    table.first = max(table.first, end)
+    if end > table.first:
+        ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
+        give_back_run(pool, ring, table.first, end, row.prepend_uncached != 0)
+        table.first = end
 
 
 @njit
 def give_back_all(pool: Pool, tables: Tables, slot: int, group: int) -> None:
     """Give back a whole block table, last block first."""
     table = tables.tables[slot, group]
-    _give_back_range(pool, tables, slot, group, table.first, table.length)
+    row = tables.groups[group]
+    ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
+    give_back_run(pool, ring, table.first, table.length, row.prepend_uncached != 0)
     table.length = 0
     table.first = 0
     table.num_looked_at = 0

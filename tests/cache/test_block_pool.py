@@ -10,10 +10,10 @@ from kvsim.cache.block_pool import (
     enter_block,
     find_block,
     forget_all,
-    give_back,
+    give_back_run,
     make_pool,
     remove_block,
-    take_head,
+    take_run,
     touch,
 )
 from kvsim.cache.content import block_key
@@ -34,10 +34,18 @@ def queue(pool: Pool) -> list[int]:
     return ids
 
 
-def give_back_series(pool: Pool, ids: list[int], *, prepend: bool) -> None:
-    cursor = 0
-    for block in ids:
-        cursor = give_back(pool, block, prepend, cursor)
+def take(pool: Pool, num: int) -> list[int]:
+    """The ids of blocks taken, in order."""
+    ring = np.zeros(16, dtype=np.int32)
+    take_run(pool, ring, 0, num)
+    return ring[:num].tolist()
+
+
+def give_back(pool: Pool, ids: list[int], *, prepend: bool) -> None:
+    """Give blocks back in the order listed."""
+    ring = np.zeros(16, dtype=np.int32)
+    ring[: len(ids)] = ids[::-1]
+    give_back_run(pool, ring, 0, len(ids), prepend)
 
 
 def test_a_new_pool_is_free_in_the_order_of_its_ids() -> None:
@@ -46,28 +54,25 @@ def test_a_new_pool_is_free_in_the_order_of_its_ids() -> None:
 
 def test_blocks_are_taken_from_the_head_and_appended() -> None:
     pool = make_pool(6)
-    taken = [take_head(pool) for _ in range(3)]
-    assert taken == [1, 2, 3]
-    give_back_series(pool, [3, 1], prepend=False)
+    assert take(pool, 3) == [1, 2, 3]
+    give_back(pool, [3, 1], prepend=False)
     assert queue(pool) == [4, 5, 3, 1]
 
 
 def test_uncached_blocks_are_prepended_in_their_order_and_cached_ones_appended() -> None:
     pool = make_pool(8)
-    for _ in range(5):
-        take_head(pool)
+    take(pool, 5)
     enter_block(pool, 2, block_key(7, 1, 0))
     enter_block(pool, 4, block_key(7, 2, 0))
-    give_back_series(pool, [5, 4, 3, 2, 1], prepend=True)
+    give_back(pool, [5, 4, 3, 2, 1], prepend=True)
     assert queue(pool) == [5, 3, 1, 6, 7, 4, 2]
 
 
 def test_a_series_into_an_empty_queue_keeps_both_orders() -> None:
     pool = make_pool(5)
-    for _ in range(4):
-        take_head(pool)
+    take(pool, 4)
     enter_block(pool, 3, block_key(1, 1, 0))
-    give_back_series(pool, [4, 3, 2, 1], prepend=True)
+    give_back(pool, [4, 3, 2, 1], prepend=True)
     assert queue(pool) == [4, 2, 1, 3]
 
 
@@ -76,19 +81,19 @@ def test_a_touch_takes_a_block_out_of_the_middle() -> None:
     touch(pool, 3)
     assert queue(pool) == [1, 2, 4, 5]
     touch(pool, 3)
-    give_back_series(pool, [3], prepend=False)
+    give_back(pool, [3], prepend=False)
     assert queue(pool) == [1, 2, 4, 5], "somebody else still holds it"
-    give_back_series(pool, [3], prepend=False)
+    give_back(pool, [3], prepend=False)
     assert queue(pool) == [1, 2, 4, 5, 3]
 
 
 def test_taking_a_cached_block_evicts_it() -> None:
     pool = make_pool(4)
-    block = take_head(pool)
+    (block,) = take(pool, 1)
     enter_block(pool, block, block_key(9, 1, 2))
-    give_back_series(pool, [block], prepend=True)
+    give_back(pool, [block], prepend=True)
     assert find_block(pool, block_key(9, 1, 2)) == block
-    assert [take_head(pool) for _ in range(3)] == [2, 3, 1]
+    assert take(pool, 3) == [2, 3, 1]
     assert find_block(pool, block_key(9, 1, 2)) == 0
     assert (pool.totals[CACHED], pool.totals[EVICTED]) == (0, 1)
 
@@ -135,11 +140,11 @@ def test_the_index_agrees_with_a_dictionary() -> None:
 
 def test_the_cache_is_forgotten_only_when_nobody_holds_a_block() -> None:
     pool = make_pool(4)
-    block = take_head(pool)
+    (block,) = take(pool, 1)
     enter_block(pool, block, block_key(1, 1, 0))
     assert not forget_all(pool)
     assert find_block(pool, block_key(1, 1, 0)) == block
-    give_back_series(pool, [block], prepend=False)
+    give_back(pool, [block], prepend=False)
     assert forget_all(pool)
     assert find_block(pool, block_key(1, 1, 0)) == 0
     assert queue(pool) == [2, 3, 1]
