@@ -33,8 +33,13 @@ def test_the_scenario_in_the_readme_is_one() -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", README, flags=re.DOTALL)
     scenario = Scenario.from_data(yaml.safe_load(blocks[0]))
     assert list(scenario.variants) == ["append-dense", "prepend-boundary"]
-    script = {"name": "script", "model": {"groups": [{"kind": "full", "block_size": 16}]}, "node": {"num_blocks": 99},
-              "step_time": {"kind": "constant", "step_s": 0.01}, **yaml.safe_load(blocks[1])}  # fmt: skip
+    script = {
+        "name": "script",
+        "model": {"groups": [{"kind": "full", "block_size": 16}]},
+        "node": {"num_blocks": 99},
+        "step_time": {"kind": "constant", "step_s": 0.01},
+        **yaml.safe_load(blocks[1]),
+    }
     assert Scenario.from_data(script).workload.kind == "script"
 
 

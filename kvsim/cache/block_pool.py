@@ -73,7 +73,7 @@ def make_pool(num_blocks: int) -> Pool:
     blocks["after"] = np.roll(ids, -1)
     totals = np.zeros(3, dtype=np.int64)
     totals[FREE] = num_blocks - 1
-    size = 1 << max(4, (2 * num_blocks - 1).bit_length())
+    size = 1 << max(_LINE_BITS, (2 * num_blocks - 1).bit_length())
     return Pool(blocks, _aligned(size, INDEX_ROW), totals)
 
 

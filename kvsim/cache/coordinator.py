@@ -40,7 +40,8 @@ RULES_ROW = np.dtype(
         ("max_model_len", np.int64),
         ("retention_interval", np.int64),  # tokens; -1 dense
         ("caching", np.int64),
-        ("any_eagle", np.int64),  # some group drops a look-ahead block
+        ("eagle_boundaries", np.int64),  # a prompt has the two replay boundaries of EAGLE
+        ("follows_eagle", np.int64),  # the newest rules about EAGLE, see the profiles
         ("junctions", np.int64),  # the engine knows shared-prefix junctions
     ]
 )
@@ -124,8 +125,10 @@ def longest_hit(arrays: Arrays, uids: Ints, ends: Ints) -> None:
             drop = row.eagle != 0 and (verified >> index) & 1 == 0
             most = bound
             if drop and not one_group:
-                hashed = num_tokens // rules.hash_block_size * rules.hash_block_size
-                most = min(bound + row.block_size, hashed)
+                most = num_tokens - 1
+                if rules.follows_eagle != 0:
+                    most = num_tokens // rules.hash_block_size * rules.hash_block_size
+                most = min(bound + row.block_size, most)
             if row.sliding_window == 0:
                 reach = full_attention_reach(
                     pool, groups, group, uids, ends, most, rules.alignment, drop
@@ -284,7 +287,7 @@ def cache_computed(arrays: Arrays, slot: int) -> None:
     sequence = tables.sequences[slot]
     num_tokens = min(sequence.num_computed, sequence.num_tokens)
     rounded = num_tokens // rules.alignment * rules.alignment
-    if rules.any_eagle == 0:
+    if rules.eagle_boundaries == 0:
         boundaries[0] = sequence.num_prompt - 1
         boundaries[1] = NO_BOUNDARY
     else:
@@ -299,7 +302,7 @@ def cache_computed(arrays: Arrays, slot: int) -> None:
         cacheable = num_tokens
         if hybrid:
             cacheable = rounded
-            if row.eagle != 0 and rounded > 0:
+            if row.ahead != 0 and rounded > 0:
                 cacheable = min(num_tokens, rounded + row.block_size)
         if cacheable // row.block_size > tables.tables[slot, group].num_looked_at:
             cache_blocks(
@@ -313,7 +316,7 @@ def cache_computed(arrays: Arrays, slot: int) -> None:
                 boundaries,
                 core.kept,
             )
-        if hybrid and row.eagle != 0 and row.sliding_window == 0:
+        if hybrid and row.eagle != 0 and row.sliding_window == 0 and rules.follows_eagle != 0:
             cache_prompt_end(pool, tables, slot, group, cacheable, rules.hash_block_size)
 
 

@@ -36,6 +36,7 @@ GROUP_ROW = np.dtype(
         ("sliding_window", np.int64),  # 0 for full attention
         ("num_to_resume", np.int64),  # blocks before a boundary, without look-ahead
         ("eagle", np.int64),  # 1 where the group drops a look-ahead block
+        ("ahead", np.int64),  # 1 where that block is kept and entered beyond a boundary
         ("cap", np.int64),  # most blocks counted at admission
         ("prepend_uncached", np.int64),
         ("ring", np.int64),  # where the group's ring begins in a row of `tables`
@@ -92,6 +93,7 @@ def make_groups(
     specs: tuple[GroupSpec, ...],
     *,
     eagle_groups: frozenset[int],
+    masks_follow_eagle: bool,
     prepend_uncached: frozenset[str],
     max_model_len: int,
     max_in_flight_tokens: int,
@@ -102,6 +104,7 @@ def make_groups(
     Args:
         specs: the groups in the model's order, full attention and sliding window.
         eagle_groups: those that drop a look-ahead block.
+        masks_follow_eagle: that block is kept beyond a boundary.
         prepend_uncached: kinds whose uncached blocks go to the head of the free queue.
         max_model_len: longest sequence in tokens.
         max_in_flight_tokens: most tokens one allocation can ask for.
@@ -124,6 +127,7 @@ def make_groups(
             spec.sliding_window or 0,
             spec.blocks_to_resume,
             index in eagle_groups,
+            index in eagle_groups and masks_follow_eagle,
             np.iinfo(np.int64).max if cap is None else cap,
             spec.kind in prepend_uncached,
             ring,
@@ -269,7 +273,7 @@ def take_blocks(pool: Pool, tables: Tables, slot: int, group: int, num_tokens: i
     row = tables.groups[group]
     table = tables.tables[slot, group]
     num = -(-num_tokens // row.block_size)
-    table.first_new = min(table.length, num)
+    table.first_new = table.length
     if num <= table.length:
         return
     ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
@@ -351,8 +355,8 @@ def cache_blocks(
             end,
             row.block_size,
             alignment,
-            row.num_to_resume + row.eagle,
-            row.eagle,
+            row.num_to_resume + row.ahead,
+            row.ahead,
             retention_interval,
             boundaries,
             -1,

@@ -159,10 +159,10 @@ class KVCache:
         policy = FREE_QUEUE_POLICIES[config.free_queue or profile.free_queue.name]
         groups = config.groups
         eagle = frozenset(i for i, group in enumerate(groups) if group.eagle)
-        if not config.use_eagle:
-            eagle = frozenset()
-        elif not eagle:
+        if config.use_eagle and not eagle:
             eagle = frozenset(range(len(groups)))
+        elif not config.use_eagle and profile.follows_eagle:
+            eagle = frozenset()
         # Groups of one spec are looked up together, so they share the look-ahead block.
         eagle = frozenset(
             i for i, group in enumerate(groups) if any(same_spec(group, groups[j]) for j in eagle)
@@ -170,6 +170,7 @@ class KVCache:
         rows = make_groups(
             groups,
             eagle_groups=eagle,
+            masks_follow_eagle=profile.masks_follow_eagle,
             prepend_uncached=policy.prepend_uncached,
             max_model_len=config.max_model_len,
             max_in_flight_tokens=config.max_in_flight_tokens,
@@ -183,7 +184,8 @@ class KVCache:
             config.max_model_len,
             DENSE if config.retention_interval is None else config.retention_interval,
             config.enable_caching,
-            bool(eagle),
+            bool(eagle) and profile.follows_eagle,
+            profile.follows_eagle,
             profile.has_junctions,
         )
         ring_tokens = int(rows["ring"][-1] + rows["ring_mask"][-1] + 1)

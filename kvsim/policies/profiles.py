@@ -22,6 +22,10 @@ class EngineProfile:
         retention_interval: its default, in tokens; None is dense.
         has_retention: it knows a retention interval at all.
         has_junctions: it keeps the run at a shared-prefix junction.
+        follows_eagle: it has the newest rules about EAGLE: two replay boundaries; a flagged group
+            drops its block only where EAGLE is on; its lookup may read the last token; the end of
+            a prompt is entered in the index.
+        masks_follow_eagle: masks and the index give an EAGLE group its block beyond a boundary.
     """
 
     name: str
@@ -29,14 +33,16 @@ class EngineProfile:
     retention_interval: int | None
     has_retention: bool
     has_junctions: bool
+    follows_eagle: bool
+    masks_follow_eagle: bool
 
 
 PROFILES = {
     profile.name: profile
     for profile in (
-        EngineProfile("vllm-0.22", APPEND, None, False, False),
-        EngineProfile("vllm-0.23", PREPEND_UNCACHED_WINDOW, None, True, False),
-        EngineProfile("vllm-0.33", PREPEND_UNCACHED, 0, True, True),
+        EngineProfile("vllm-0.22", APPEND, None, False, False, False, False),
+        EngineProfile("vllm-0.23", PREPEND_UNCACHED_WINDOW, None, True, False, False, True),
+        EngineProfile("vllm-0.33", PREPEND_UNCACHED, 0, True, True, True, True),
     )
 }
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.cache.content import POSITION_BITS, Content
-from kvsim.cache.manager import MAX_LOOKAHEAD_TOKENS, CacheConfig, Hit, KVCache, Sequence
+from kvsim.cache.content import Content
+from kvsim.cache.manager import CacheConfig, Hit, KVCache, Sequence
 from kvsim.cache.spec import GroupSpec
 from kvsim.verify.fields import OPS
-from kvsim.verify.reading import Line, Transcript
+from kvsim.verify.reading import Transcript
 from kvsim.verify.report import Answer, Following
 
 _HEAD_LENGTH = 32
@@ -25,25 +25,27 @@ def follow(transcript: Transcript) -> Following:
     """Do what the transcript says, and yield every answer beside the core's.
 
     Raises:
-        TranscriptError: an operation on a request that is not there, or that could not be.
+        TranscriptError: an operation on a request that is not there, or that could not be done.
     """
-    _check_requests(transcript)
-    cache = KVCache(
-        cache_config(
-            transcript,
-            max_in_flight_tokens=transcript.config["max_in_flight_tokens"],
-            use_eagle=transcript.config["use_eagle"],
+    follower = _Follower(
+        KVCache(
+            cache_config(
+                transcript,
+                max_in_flight_tokens=transcript.config["max_in_flight_tokens"],
+                use_eagle=transcript.config["use_eagle"],
+            )
         )
     )
-    follower = _Follower(cache)
     for line in transcript.lines:
+        fields = OPS[transcript.format][line.op]
+        asked = {name: v for name, v in line.fields.items() if not fields[name].answers}
         try:
-            got = getattr(follower, line.op)(**_asked(line))
+            got = getattr(follower, line.op)(**asked)
         except ValueError as error:
             transcript.refuse(line.number, f"{line.op}: {error}")
-        for what, value in got.items():
-            expected = line.fields.get(what)
-            yield Answer(line.number, line.op, what, expected, value)
+        for what, field in fields.items():
+            if field.answers and (what in line.fields or what in got):
+                yield Answer(line.number, line.op, what, line.fields.get(what), got.get(what))
 
 
 def cache_config(
@@ -87,20 +89,6 @@ def cache_config(
     return made
 
 
-def check_tokens(transcript: Transcript, line: Line, name: str, num_tokens: int) -> None:
-    """Refuse content that is longer than the model takes.
-
-    Raises:
-        TranscriptError: naming the line.
-    """
-    most = min(transcript.config["max_model_len"], (1 << POSITION_BITS) - 1)
-    if num_tokens > most:
-        transcript.refuse(
-            line.number,
-            f"{line.op} {name}: {num_tokens} tokens are more than max_model_len, {most}",
-        )
-
-
 def runs(ids: Iterable[int]) -> list[list[int]]:
     """Block ids as `[first, how many]` of each rising run; null blocks make a run of their own."""
     found: list[list[int]] = []
@@ -115,66 +103,11 @@ def runs(ids: Iterable[int]) -> list[list[int]]:
     return found
 
 
-def _asked(line: Line) -> dict[str, Any]:
-    fields = OPS["kvsim-transcript/1"][line.op]
-    return {name: value for name, value in line.fields.items() if not fields[name].answers}
-
-
-def _check_requests(transcript: Transcript) -> None:
-    """Refuse operations that make no sense, going by what the engine answered."""
-    num_tokens: dict[str, int] = {}
-    num_computed: dict[str, int] = {}
-    seated: set[str] = set()
-    most_new = transcript.config["max_in_flight_tokens"]
-    for line in transcript.lines:
-        fields = line.fields
-        name = fields.get("req")
-        if name is None:
-            continue
-        if (name in num_tokens) == (line.op == "lookup"):
-            state = "is there already" if line.op == "lookup" else "is not there"
-            transcript.refuse(line.number, f"{line.op}: request '{name}' {state}")
-        if line.op == "lookup":
-            num_tokens[name] = sum(count for _, count in fields["spans"])
-            num_computed[name] = fields["hit"]
-            if fields["num_prompt"] > num_tokens[name]:
-                transcript.refuse(
-                    line.number,
-                    f"lookup num_prompt: {fields['num_prompt']} is more than the spans hold, "
-                    f"{num_tokens[name]}",
-                )
-            check_tokens(transcript, line, name, num_tokens[name])
-        elif line.op == "append":
-            num_tokens[name] += fields["span"][1]
-            check_tokens(transcript, line, name, num_tokens[name])
-        elif line.op == "allocate":
-            left = min(num_tokens[name] - num_computed[name], most_new)
-            if fields["new"] > left:
-                transcript.refuse(
-                    line.number,
-                    f"allocate new: {fields['new']} is more than can be computed, {left}",
-                )
-            if fields.get("lookahead", 0) > MAX_LOOKAHEAD_TOKENS:
-                transcript.refuse(
-                    line.number,
-                    f"allocate lookahead: {fields['lookahead']} is above {MAX_LOOKAHEAD_TOKENS}",
-                )
-            if fields["ok"] != ("blocks" in fields):
-                transcript.refuse(line.number, "allocate: blocks belong to ok, and only there")
-            if fields["ok"]:
-                num_computed[name] += fields["new"]
-                seated.add(name)
-            elif name not in seated:
-                del num_tokens[name]
-        else:
-            del num_tokens[name]
-            seated.discard(name)
-
-
 class _Follower:
     """The cache and the requests it knows by name; a method for each op.
 
-    Every method returns the answers by the names they have in the transcript.
+    Every method returns the answers by the names they have in the transcript, and raises
+    ValueError for what cannot be done.
     """
 
     def __init__(self, cache: KVCache) -> None:
@@ -183,7 +116,12 @@ class _Follower:
         self.hits: dict[str, Hit] = {}
 
     def lookup(self, req: str, spans: list[list[int]], num_prompt: int) -> dict[str, Any]:
+        if req in self.sequences:
+            raise ValueError(f"request '{req}' is there already")
         sequence = Sequence(Content.from_spans(spans), num_prompt)
+        self.check_length(sequence.content.num_tokens)
+        if num_prompt > sequence.content.num_tokens:
+            raise ValueError(f"num_prompt {num_prompt} is more than the spans hold")
         hit = self.cache.lookup(sequence)
         self.sequences[req] = sequence
         self.hits[req] = hit
@@ -197,24 +135,43 @@ class _Follower:
     def allocate(
         self, req: str, new: int, lookahead: int = 0, full_fit: bool = False
     ) -> dict[str, Any]:
-        sequence = self.sequences[req]
-        hit = self.hits.pop(req, None)
+        sequence = self.known(req)
+        hit = self.hits.get(req)
+        computed = self.cache.num_computed(sequence) if hit is None else hit.tokens
+        left = sequence.content.num_tokens - computed
+        if new > left:
+            raise ValueError(f"new {new} is more than the request has left to compute, {left}")
         ok = self.cache.allocate(sequence, new, hit=hit, lookahead=lookahead, full_fit=full_fit)
-        got: dict[str, Any] = {"ok": ok}
+        got: dict[str, Any] = {"ok": ok, "free": self.cache.num_free}
         if ok:
             got["blocks"] = [runs(ids.tolist()) for ids in self.cache.taken(sequence)]
-        elif hit is not None:
-            del self.sequences[req]
-        return {**got, "free": self.cache.num_free}
+            self.hits.pop(req, None)
+        elif hit is not None:  # it never got room: it is forgotten
+            del self.sequences[req], self.hits[req]
+        return got
 
     def append(self, req: str, span: list[int]) -> dict[str, Any]:
-        self.cache.append(self.sequences[req], *span)
+        sequence = self.known(req)
+        uid, num_tokens = span
+        self.check_length(sequence.content.num_tokens + num_tokens)
+        self.cache.append(sequence, uid, num_tokens)
         return {}
 
     def free(self, req: str) -> dict[str, Any]:
-        self.cache.free(self.sequences.pop(req))
+        self.cache.free(self.known(req))
+        del self.sequences[req]
         self.hits.pop(req, None)
         return {}
+
+    def known(self, req: str) -> Sequence:
+        if req not in self.sequences:
+            raise ValueError(f"request '{req}' is not there")
+        return self.sequences[req]
+
+    def check_length(self, num_tokens: int) -> None:
+        most = self.cache.config.max_model_len
+        if num_tokens > most:
+            raise ValueError(f"{num_tokens} tokens are more than max_model_len, {most}")
 
     def reset(self) -> dict[str, Any]:
         return {"ok": self.cache.reset()}

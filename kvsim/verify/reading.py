@@ -6,7 +6,6 @@ wherever it breaks.
 
 from __future__ import annotations
 
-import gzip
 import json
 import zlib
 from dataclasses import dataclass
@@ -20,6 +19,9 @@ FORMATS = tuple(OPS)
 """The formats that can be read; whether one can be followed is another matter."""
 
 _PROFILES = {"0.22": "vllm-0.22", "0.23": "vllm-0.23", "0.33": "vllm-0.33"}
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WINDOW_BITS = 31  # zlib's way of asking for a gzip header
+_PIECE_BYTES = 4096  # unpacked at a time, so that a break is found near its place
 _ENDS_WITH_TOTALS = ("kvsim-steps/1", "kvsim-offload/1")
 
 
@@ -110,35 +112,45 @@ def read_transcript(path: str | Path) -> Transcript:
 
 
 def _text(file: str) -> str:
-    """The unpacked file. A line that was reached is named where it breaks."""
-    pieces: list[bytes] = []
+    """The unpacked file. Where it breaks, the line that was reached is named."""
     try:
-        with gzip.open(file, "rb") as stream:
-            while piece := stream.read(1 << 20):
-                pieces.append(piece)
-        return b"".join(pieces).decode()
+        packed = Path(file).read_bytes()
     except FileNotFoundError:
-        problem, line = "there is no such file", None
+        raise TranscriptError(file, None, "there is no such file") from None
     except IsADirectoryError:
-        problem, line = "is a folder. Name the transcripts in it.", None
-    except (EOFError, zlib.error):
-        problem, line = "the gzip data ends or breaks here: the file is cut", _next_line(pieces)
-    except gzip.BadGzipFile as error:
-        if pieces:
-            problem, line = f"the gzip data breaks here: {error}", _next_line(pieces)
-        else:
-            problem, line = "is not gzipped. Transcripts are gzipped JSON lines.", 1
-    except UnicodeDecodeError as error:
-        line = b"".join(pieces)[: error.start].count(b"\n") + 1
-        problem = "is not UTF-8 text"
+        raise TranscriptError(file, None, "is a folder. Name the transcripts in it.") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        problem, line = f"cannot be read: {reason}", None
-    raise TranscriptError(file, line, problem)
+        raise TranscriptError(file, None, f"cannot be read: {reason}") from None
+    if packed and not packed.startswith(_GZIP_MAGIC):
+        raise TranscriptError(file, 1, "is not gzipped. Transcripts are gzipped JSON lines.")
+    unpacked, problem = _unpack(packed)
+    if problem:
+        raise TranscriptError(file, unpacked.count(b"\n") + 1, problem)
+    try:
+        return unpacked.decode()
+    except UnicodeDecodeError as error:
+        line = unpacked[: error.start].count(b"\n") + 1
+        raise TranscriptError(file, line, "is not UTF-8 text") from None
 
 
-def _next_line(pieces: list[bytes]) -> int:
-    return b"".join(pieces).count(b"\n") + 1
+def _unpack(packed: bytes) -> tuple[bytes, str | None]:
+    """What can be unpacked, and why not more; a gzip file may have several members."""
+    unpacked = bytearray()
+    member = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
+    try:
+        for start in range(0, len(packed), _PIECE_BYTES):
+            piece = packed[start : start + _PIECE_BYTES]
+            while piece:
+                if member.eof:
+                    member = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
+                unpacked += member.decompress(piece)
+                piece = member.unused_data
+    except zlib.error as error:
+        return bytes(unpacked), f"the gzip data breaks here: {error}"
+    if packed and not member.eof:
+        return bytes(unpacked), "the gzip data ends here: the file is cut"
+    return bytes(unpacked), None
 
 
 def _records(file: str, text: str) -> list[dict[str, Any]]:
@@ -214,8 +226,9 @@ def _line(file: str, form: str, number: int, record: dict[str, Any]) -> Line:
     if not isinstance(op, str) or op not in ops:
         problem = unknown_name("op", op if isinstance(op, str) else show(op), ops)
         raise TranscriptError(file, number, problem)
-    if problem := field_problem(record, ops[op]):
-        raise TranscriptError(file, number, f"{op} {problem}")
+    misuse = field_problem(record, ops[op])
+    if misuse:
+        raise TranscriptError(file, number, f"{op} {misuse}")
     return Line(number, op, record)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from kvsim.cache.content import Content
 from kvsim.cache.manager import KVCache
 from kvsim.engine.scheduler import Scheduler
-from kvsim.verify.cache_ops import cache_config, check_tokens
+from kvsim.verify.cache_ops import cache_config
 from kvsim.verify.reading import Line, Transcript
 from kvsim.verify.report import Answer, Following
 from kvsim.workload.request import Request
@@ -46,7 +46,8 @@ def follow(transcript: Transcript) -> Following:
             continue
         line = next(recorded)
         if line.op == "totals":  # the engine had come to its end
-            got = {"steps": num_steps}
+            yield Answer(line.number, line.op, "step", None, step)
+            return
         yield from _compare(line, got)
     line = next(recorded)
     if line.op == "step":  # the engine went on
@@ -123,7 +124,13 @@ def _arrivals(transcript: Transcript) -> deque[tuple[int, Request]]:
         if name in found:
             transcript.refuse(line.number, f"request '{name}' stands there twice")
         num_prompt = sum(count for _, count in fields["spans"])
-        check_tokens(transcript, line, f"'{name}'", num_prompt + 1)
+        most = transcript.config["max_model_len"]
+        if num_prompt >= most:
+            transcript.refuse(
+                line.number,
+                f"request '{name}': a prompt of {num_prompt} tokens leaves no room for an answer "
+                f"in max_model_len, {most}",
+            )
         request = Request(
             request_id=name,
             arrival_s=float(fields["arrives_before_step"]),

@@ -1,0 +1,58 @@
+"""The core gives every answer of every recorded transcript."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvsim.verify import verify_file
+from tests.conformance.transcripts import OWN, label, lines, transcripts
+
+FOLLOWED = [path for path in transcripts() if not path.name.startswith("offload-")]
+
+
+def recorded_answers(path: Path) -> int:
+    """The answers in a file, counted apart from the code under test."""
+    counts = {
+        "lookup": 3,
+        "reset": 1,
+        "state": 5,
+        "mask": 1,
+        "replay_boundaries": 1,
+        "step": 6,
+        "totals": 6,
+    }
+    return sum(
+        2 + record["ok"] if record.get("op") == "allocate" else counts.get(record.get("op"), 0)
+        for record in lines(path)
+    )
+
+
+@pytest.mark.parametrize("path", FOLLOWED, ids=label)
+def test_every_answer_is_the_same(path: Path) -> None:
+    report = verify_file(path)
+    assert report.first_difference is None
+    assert report.identical is True
+    assert report.checked == recorded_answers(path)
+    store_masks = sum(record.get("op") == "store_mask" for record in lines(path))
+    assert report.skipped == store_masks
+
+
+@pytest.mark.parametrize("path", transcripts("offload-"), ids=label)
+def test_what_waits_for_the_offload_tier_is_skipped(path: Path) -> None:
+    report = verify_file(path)
+    assert (report.identical, report.checked, report.first_difference) == (None, 0, None)
+    assert report.skipped > 1000
+
+
+def test_all_kinds_of_recordings_are_part_of_the_project() -> None:
+    heads = [lines(path)[0] for path in sorted(OWN.glob("**/*.jsonl.gz"))]
+    assert {head["format"] for head in heads} == {
+        "kvsim-transcript/1",
+        "kvsim-steps/1",
+        "kvsim-masks/1",
+        "kvsim-offload/1",
+    }
+    assert {head["engine"] for head in heads} == {"vllm 0.22.1", "vllm 0.23.0", "vllm 0.33.0"}
+    assert sum(path.stat().st_size for path in OWN.glob("**/*.gz")) < 2**20

@@ -1,0 +1,29 @@
+"""Where the recorded transcripts lie."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+OWN = Path(__file__).parents[1] / "data" / "transcripts"
+SHARED = Path(__file__).parents[3] / "shared" / "oracle" / "transcripts"
+
+
+def transcripts(prefix: str = "") -> list[Path]:
+    """The project's own transcripts, then those of a shared folder where there is one."""
+    own = sorted(OWN.glob(f"{prefix}*.jsonl.gz")) + sorted(OWN.glob(f"odd/{prefix}*.jsonl.gz"))
+    names = {path.name for path in own}
+    return own + [p for p in sorted(SHARED.glob(f"{prefix}*.jsonl.gz")) if p.name not in names]
+
+
+def label(path: Path) -> str:
+    """A short name for a test."""
+    return path.name.removesuffix(".jsonl.gz")
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """A transcript, read without the code under test."""
+    with gzip.open(path, "rt") as stream:
+        return [json.loads(line) for line in stream]
