@@ -220,8 +220,10 @@ class Scheduler:
         return end_s, self._outcomes()[1] if num_finished else []
 
     def _any_prefill(self) -> bool:
+        """Whether a running request has more than its latest token to compute, or no output yet."""
         rows = self.cache.core.tables.sequences[self._batch.slots[: len(self.running)]]
-        return bool((rows["num_computed"] + 1 < rows["num_tokens"]).any())
+        behind = rows["num_computed"] + 1 < rows["num_tokens"]
+        return bool((behind | (rows["num_tokens"] == rows["num_prompt"])).any())
 
     def _admit(self, plan: StepPlan, threshold: int) -> None:
         batch, cache = self._batch, self.cache

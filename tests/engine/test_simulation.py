@@ -48,6 +48,14 @@ def test_times_of_one_request() -> None:
     assert simulation.counters.simulated_s == pytest.approx(1.06)
 
 
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_a_last_chunk_of_one_token_makes_the_first_token(one_by_one: bool) -> None:
+    simulation = simulate(scenario([{"prompt": [["A", 257]], "output": 3}]), one_by_one=one_by_one)
+    assert rows(simulation, "first_token_s", "end_s") == [
+        (pytest.approx(0.02), pytest.approx(0.04))
+    ]
+
+
 def test_one_output_token_needs_no_decode_step() -> None:
     simulation = simulate(scenario([{"prompt": [["A", 100]], "output": 1}]))
     assert rows(simulation, "first_token_s", "end_s", "tpot_s") == [(0.01, 0.01, None)]
