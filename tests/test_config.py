@@ -110,8 +110,8 @@ def test_a_scenario_is_frozen_and_travels() -> None:
         (small(sed=1), "sed: unknown key. Did you mean 'seed'?"),
         (
             small(zzz=1),
-            "zzz: unknown key. Known: name, seed, model, node, engine, cache, step_time, workload, "
-            "variants, objective, output.",
+            "zzz: unknown key. Known: name, seed, model, node, engine, cache, offload, step_time, "
+            "workload, variants, objective, output.",
         ),
         (
             small(max_num_seqs=1),
