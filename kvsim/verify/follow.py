@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kvsim.errors import KvsimError
-from kvsim.verify import cache_ops, masks, steps
+from kvsim.verify import cache_ops, masks, offload, steps
 from kvsim.verify.fields import OPS, num_answers
 from kvsim.verify.reading import Transcript, read_transcript
 from kvsim.verify.report import Answer, Difference, FileReport, Following, Skipped
@@ -72,5 +72,5 @@ _FOLLOWERS = {
     "kvsim-transcript/1": cache_ops.follow,
     "kvsim-steps/1": steps.follow,
     "kvsim-masks/1": masks.follow,
-    "kvsim-offload/1": _skip,
+    "kvsim-offload/1": offload.follow,
 }
