@@ -1,4 +1,4 @@
-"""Masks of the Mooncake store: the seed's own cases, and what sets it apart from the prefix cache."""
+"""Masks of the Mooncake store: the seed's own cases, and what they do not share with the cache."""
 
 from __future__ import annotations
 
