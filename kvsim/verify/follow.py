@@ -7,9 +7,8 @@ from pathlib import Path
 
 from kvsim.errors import KvsimError
 from kvsim.verify import cache_ops, masks, offload, steps
-from kvsim.verify.fields import OPS, num_answers
-from kvsim.verify.reading import Transcript, read_transcript
-from kvsim.verify.report import Answer, Difference, FileReport, Following, Skipped
+from kvsim.verify.reading import read_transcript
+from kvsim.verify.report import Answer, Difference, FileReport, Skipped
 
 
 def verify_file(path: str | Path) -> FileReport:
@@ -59,13 +58,6 @@ def verify_files(paths: Iterable[str | Path]) -> tuple[list[FileReport], list[Kv
 
 def _difference(answer: Answer) -> Difference:
     return Difference(answer.line, answer.op, answer.what, answer.expected, answer.got)
-
-
-def _skip(transcript: Transcript) -> Following:
-    """Count the answers of a format that the core does not know yet."""
-    for line in transcript.lines:
-        if num := num_answers(OPS[transcript.format][line.op]):
-            yield Skipped(num)
 
 
 _FOLLOWERS = {

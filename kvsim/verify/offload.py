@@ -44,7 +44,8 @@ def follow(transcript: Transcript) -> Following:
     for got in engine.steps():
         line = next(recorded)
         if line.op == "totals":  # the engine had come to its end
-            got = {"steps": got["step"] + 1}
+            yield from _compare(line, {"step": got["step"]})
+            return
         yield from _compare(line, got)
     line = next(recorded)
     if line.op == "step":  # the engine went on
