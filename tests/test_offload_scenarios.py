@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kvsim.config import Scenario
+from kvsim.description import describe
 from kvsim.engine.simulation import simulate
 from kvsim.metrics.tiers import TierFigures
 from kvsim.scenario import expand_variants, load_scenario
@@ -84,7 +85,7 @@ def test_the_limit_for_long_unique_prompts() -> None:
 
 @pytest.mark.parametrize("name", ["b300_offload_cpu", "b300_mooncake"])
 def test_scenarios_on_the_trace(name: str) -> None:
-    scenario = load_scenario(SCENARIOS / f"{name}.yaml", ["workload.limit=150"])
+    scenario = load_scenario(SCENARIOS / f"{name}.yaml", ["workload.limit=60"])
     results = {}
     for variant, one in expand_variants(scenario).items():
         counters = simulate(one).counters
@@ -95,3 +96,12 @@ def test_scenarios_on_the_trace(name: str) -> None:
     assert all(sum(results[variant][0].chunks_stored) > 0 for variant in others)
     dense, boundary = results["dense"][0], results["boundary"][0]
     assert sum(dense.bytes_stored) > 5 * sum(boundary.bytes_stored)
+
+
+def test_validate_says_how_large_the_tiers_are() -> None:
+    scenario = load_scenario(SCENARIOS / "b300_offload_cpu.yaml", ["offload.link_efficiency=0.7"])
+    text = describe(expand_variants(scenario))
+    assert "  cpu: 764,773 chunks of 1,437,696 bytes, blocks of any group\n" in text
+    link = "    link pcie-gen6-x16, one for each rank: 128 GB/s out, 128 in, "
+    assert f"{link}0.7 of that reached (as set)\n" in text
+    assert "    link nvme-gen5-x4, one for the node: 6.6 GB/s out, 13 in, 0.9 of that" in text

@@ -68,7 +68,10 @@ def link_spec(setting: str | OwnLink, efficiency: float | None = None) -> catalo
     """
     if isinstance(setting, str):
         link = catalog.link(setting)
-        return link if efficiency is None else replace(link, efficiency=efficiency)
+        if efficiency is None:
+            return link
+        origins = {**link.origins, "efficiency": "as set"}
+        return replace(link, efficiency=efficiency, origins=origins)
     return catalog.LinkSpec(
         name="own",
         store_bytes_per_s=setting.bandwidth,

@@ -272,3 +272,32 @@ def test_hits_do_not_fall_because_a_tier_is_added(
         _, frame = run(requests, {**CPU, "num_chunks": 5000}, **changes)
         both = frame["hit_tokens"] + frame["external_hit_tokens"]
         assert (both >= without["hit_tokens"]).all()
+
+
+@settings(max_examples=15, deadline=None)
+@given(histories, st.integers(1, 40), st.sampled_from([1, 2]))
+def test_what_is_loaded_was_stored_and_tiers_hold_no_more_than_they_can(
+    history: list[tuple[int, int, int, int]], num_chunks: int, blocks_per_chunk: int
+) -> None:
+    cpu = {**CPU, "num_chunks": num_chunks, "blocks_per_chunk": blocks_per_chunk}
+    tiers = [
+        cpu,
+        {**cpu, "eviction": "arc", "prompt_only": False},
+        {**cpu, "below": {"capacity": 60 * 8192, "link": INSTANT}},
+        {**STORE, "capacity": num_chunks * 4096},
+    ]
+    for offload in tiers:
+        summary, frame = run(
+            branching(history),
+            offload,
+            model=HYBRID,
+            cache={"retention_interval": 0},
+            node={"num_blocks": 129},
+        )
+        assert frame["refused"].isna().all()
+        assert summary["num_finished"] == len(history)
+        for tier in summary["tiers"].values():
+            assert tier["used_bytes_max"] <= tier["capacity_bytes"]
+            assert tier["loaded_share"] is None or 0 <= tier["loaded_share"] <= 1
+            for group in tier["by_group"]:
+                assert group["chunks_stored"] > 0 or group["chunks_loaded"] == 0
