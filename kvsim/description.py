@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from kvsim import catalog
 from kvsim.capacity import derive_num_blocks, group_spec, reported_concurrency
 from kvsim.catalog import KVGroup
-from kvsim.config import ConstantStepTime, Scenario
+from kvsim.config import ConstantStepTime, CpuOffload, Scenario
+from kvsim.config.offload import link_spec
+from kvsim.policies.chunks import chunk_bytes, num_chunks_in
 
 
 def describe(variants: Mapping[str, Scenario]) -> str:
@@ -52,6 +54,7 @@ def _describe_one(scenario: Scenario) -> str:
         f"Concurrency as the engine reports it: {concurrency:.2f} requests of "
         f"{scenario.max_model_len:,} tokens. It does not say how many sessions stay cached."
     )
+    lines += _tiers(scenario)
     lines.append("Step time:")
     if isinstance(scenario.step_time, ConstantStepTime):
         chosen = scenario.step_time
@@ -71,6 +74,37 @@ def _describe_one(scenario: Scenario) -> str:
             )
         ]
     return "\n".join(lines)
+
+
+def _tiers(scenario: Scenario) -> list[str]:
+    tier = scenario.offload
+    if tier is None:
+        return []
+    per_chunk, num_chunks = 1, None
+    if isinstance(tier, CpuOffload):
+        per_chunk, num_chunks = tier.blocks_per_chunk, tier.num_chunks
+    size = chunk_bytes(scenario.tier_block_sizes.pool_bytes, per_chunk, 1)
+    lines = ["Tiers:", _tier(tier.kind, num_chunks or num_chunks_in(tier.capacity, size), size)]
+    lines += _link(link_spec(tier.link, tier.link_efficiency))
+    if isinstance(tier, CpuOffload) and tier.below is not None:
+        below = tier.below
+        lines.append(_tier(below.kind, num_chunks_in(below.capacity, size), size))
+        lines += _link(link_spec(below.link, below.link_efficiency))
+    return lines
+
+
+def _tier(kind: str, num_chunks: int, size: int) -> str:
+    return f"  {kind}: {num_chunks:,} chunks of {size:,} bytes, blocks of any group"
+
+
+def _link(link: catalog.LinkSpec) -> list[str]:
+    rates = f"{link.store_bytes_per_s / 1e9:g} GB/s out, {link.load_bytes_per_s / 1e9:g} in"
+    whose = "for each rank" if link.span == "rank" else "for the node"
+    reason = link.origins.get("efficiency")
+    return [
+        f"    link {link.name}, one {whose}: {rates}, {link.efficiency:g} of that reached"
+        + (f" ({reason})" if reason else "")
+    ]
 
 
 def _group(group: KVGroup) -> str:

@@ -236,7 +236,10 @@ def _timeline_schema() -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema(
-        [(name, pa.float64() if name.endswith("_s") else pa.int64()) for name in TIMELINE_COLUMNS]
+        [
+            (name, pa.float64() if name.endswith(("_s", "_utilization")) else pa.int64())
+            for name in TIMELINE_COLUMNS
+        ]
     )
 
 

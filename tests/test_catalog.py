@@ -156,3 +156,39 @@ def test_a_custom_model_is_its_groups_alone() -> None:
     assert model.bytes_per_block is None
     assert model.kv_share(4) == 0.25
     assert Model("mine", model.groups[:1]).bytes_per_block == 4096
+
+
+@pytest.mark.parametrize("name", catalog.link_names())
+def test_links_load(name: str) -> None:
+    link = catalog.link(name)
+    assert 1e9 < link.store_bytes_per_s <= link.load_bytes_per_s < 1e12
+    assert 0.5 < link.efficiency <= 1
+    assert 0 < link.latency_s < 1e-3
+    assert link.sharing in ("fifo", "fair")
+    assert link.span in ("rank", "node")
+    assert set(link.origins) == {
+        "store_bytes_per_s",
+        "load_bytes_per_s",
+        "efficiency",
+        "latency_s",
+        "sharing",
+        "span",
+    }
+
+
+def test_pcie_is_its_rate_times_its_lanes() -> None:
+    gen5, gen6 = catalog.link("pcie-gen5-x16"), catalog.link("pcie-gen6-x16")
+    assert gen5.load_bytes_per_s == pytest.approx(32e9 * 16 * 128 / 130 / 8, rel=1e-3)
+    assert gen6.load_bytes_per_s == 64e9 * 16 / 8
+
+
+def test_networks_are_sold_in_bits() -> None:
+    for gigabits in (200, 400, 800):
+        assert catalog.link(f"net-{gigabits}g").load_bytes_per_s == gigabits * 1e9 / 8
+
+
+def test_an_unknown_link_names_the_nearest() -> None:
+    with pytest.raises(
+        KvsimError, match=r"^unknown link 'pcie-gen6'\. Did you mean 'pcie-gen6-x16'\?$"
+    ):
+        catalog.link("pcie-gen6")

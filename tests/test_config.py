@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from kvsim import catalog
 from kvsim.cache.spec import GroupSpec, scheduler_block_size
-from kvsim.config import Node, Scenario, ScriptWorkload, TraceWorkload
+from kvsim.config import Node, OwnLink, Scenario, ScriptWorkload, TraceWorkload
 from kvsim.errors import KvsimError, Problems
 from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
 from kvsim.policies.profiles import PROFILES
@@ -110,8 +110,8 @@ def test_a_scenario_is_frozen_and_travels() -> None:
         (small(sed=1), "sed: unknown key. Did you mean 'seed'?"),
         (
             small(zzz=1),
-            "zzz: unknown key. Known: name, seed, model, node, engine, cache, step_time, workload, "
-            "variants, objective, output.",
+            "zzz: unknown key. Known: name, seed, model, node, engine, cache, offload, step_time, "
+            "workload, variants, objective, output.",
         ),
         (
             small(max_num_seqs=1),
@@ -705,3 +705,73 @@ def test_no_data_ends_in_anything_but_problems(draw: st.DataObject) -> None:
         return
     assert Scenario.from_data(scenario.written()) == scenario
     assert Scenario.from_data(scenario.resolved()).resolved() == scenario.resolved()
+
+
+@pytest.mark.parametrize(
+    ("offload", "texts"),
+    [
+        (5, ["offload: 5 is not a mapping. Write key: value pairs below it."]),
+        ({"capacity": "1 TiB"}, ["offload.kind: is missing. Choices: cpu, mooncake."]),
+        ({"kind": "disk"}, ["offload.kind: unknown kind 'disk'. Known: cpu, mooncake."]),
+        (
+            {"kind": "cpu", "link": "pcie-gen6"},
+            ["offload.link: unknown link 'pcie-gen6'. Did you mean 'pcie-gen6-x16'?"],
+        ),
+        (
+            {"kind": "cpu", "capacity": 0, "link": {"bandwidth": "0 GB/s"}},
+            [
+                "offload.capacity: 0 is not above 0. Use a value above 0.",
+                "offload.link.bandwidth: '0 GB/s' is not above 0. Use a value above 0.",
+            ],
+        ),
+        (
+            {"kind": "cpu", "link": {}, "num_chunks": 0},
+            [
+                "offload.num_chunks: 0 is below 1. Use 1 or more.",
+                "offload.link.bandwidth: is missing. Give: nominal bandwidth each way, bytes a "
+                "second or with a unit.",
+            ],
+        ),
+        (
+            {"kind": "cpu", "capacity": "1 MB", "below": {"capacity": 1}},
+            [
+                "offload.capacity: 1000000 bytes hold no chunk: one takes 1048576. Use 1048576 or "
+                "more.",
+                "offload.below.capacity: 1 bytes hold no chunk: one takes 1048576. Use 1048576 or "
+                "more.",
+            ],
+        ),
+        (
+            {"kind": "mooncake", "blocks_per_chunk": 2},
+            [
+                "offload.blocks_per_chunk: unknown key for kind mooncake. Known: kind, capacity, "
+                "link, link_efficiency, overlap_loads."
+            ],
+        ),
+    ],
+)
+def test_problems_of_tiers(offload: Any, texts: list[str]) -> None:
+    assert problems(small(offload=offload)) == texts
+
+
+def test_an_interval_has_to_be_whole_chunks() -> None:
+    window = {"kind": "sliding_window", "block_size": 16, "sliding_window": 64}
+    data = small(
+        model={"groups": [{"kind": "full", "block_size": 16}, window]},
+        cache={"retention_interval": 48},
+        offload={"kind": "cpu", "blocks_per_chunk": 2},
+    )
+    assert problems(data) == [
+        "cache.retention_interval: 48 is not a multiple of the chunk of group 1 (sliding-window: "
+        "32 tokens). Use 0, 32, 64, ... or null, or fewer blocks a chunk."
+    ]
+
+
+def test_a_link_has_the_efficiency_that_was_measured() -> None:
+    from kvsim.config.offload import link_spec
+
+    assert link_spec("pcie-gen6-x16").efficiency == 0.8
+    assert link_spec("pcie-gen6-x16", 0.7).efficiency == 0.7
+    own = OwnLink(bandwidth="400 Gb/s", efficiency=0.9)
+    assert link_spec(own).load_bytes_per_s == 50e9
+    assert (link_spec(own).efficiency, link_spec(own, 0.5).efficiency) == (0.9, 0.5)

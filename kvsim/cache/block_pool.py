@@ -176,22 +176,22 @@ def remove_block(pool: Pool, block: int) -> None:
 
 
 @njit
-def take_run(pool: Pool, ring: Ids, start: int, end: int) -> None:
+def take_run(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int) -> None:
     """Take blocks from the head of the free queue, evicting what they held.
 
     Args:
         pool: the pool, with at least ``end - start`` free blocks.
-        ring: int32, a power of two long; position ``i`` is written at ``i`` modulo its length.
+        ring: int32; position ``i`` is written at ``i & ring_mask``.
+        ring_mask: the ring's length less one, that being a power of two; -1 for a plain list.
         start: first position.
         end: position after the last one.
     """
     blocks = pool.blocks
-    last = len(ring) - 1
     num_evicted = 0
     block: int = blocks[0].after
     for position in range(start, end):
         row = blocks[block]
-        ring[position & last] = block
+        ring[position & ring_mask] = block
         row.num_refs = 1
         if row.key != 0:
             remove_block(pool, block)
@@ -215,7 +215,9 @@ def touch(pool: Pool, block: int) -> None:
 
 
 @njit
-def give_back_run(pool: Pool, ring: Ids, start: int, end: int, prepend_uncached: bool) -> None:
+def give_back_run(
+    pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, prepend_uncached: bool
+) -> None:
     """One holder less of each of a run of blocks, from the last position to the first.
 
     Those nobody holds any more enter the free queue, where both the prepended and the appended
@@ -224,17 +226,17 @@ def give_back_run(pool: Pool, ring: Ids, start: int, end: int, prepend_uncached:
     Args:
         pool: the pool.
         ring: as for ``take_run``; no null block among the positions.
+        ring_mask: as for ``take_run``.
         start: first position.
         end: position after the last one.
         prepend_uncached: uncached blocks go to the head.
     """
     blocks = pool.blocks
-    last = len(ring) - 1
     num_freed = 0
     prepended = 0  # the block prepended last; the next one goes behind it
     tail: int = blocks[0].before
     for position in range(end - 1, start - 1, -1):
-        block: int = ring[position & last]
+        block: int = ring[position & ring_mask]
         row = blocks[block]
         row.num_refs -= 1
         if row.num_refs > 0:

@@ -277,7 +277,7 @@ def take_blocks(pool: Pool, tables: Tables, slot: int, group: int, num_tokens: i
     if num <= table.length:
         return
     ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
-    take_run(pool, ring, table.length, num)
+    take_run(pool, ring, row.ring_mask, table.length, num)
     table.length = num
 
 
@@ -293,7 +293,7 @@ def leave_window(
     end = min((num_computed_tokens - row.sliding_window + 1) // row.block_size, table.length)
     if end > table.first:
         ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
-        give_back_run(pool, ring, table.first, end, row.prepend_uncached != 0)
+        give_back_run(pool, ring, row.ring_mask, table.first, end, row.prepend_uncached != 0)
         table.first = end
 
 
@@ -303,7 +303,7 @@ def give_back_all(pool: Pool, tables: Tables, slot: int, group: int) -> None:
     table = tables.tables[slot, group]
     row = tables.groups[group]
     ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
-    give_back_run(pool, ring, table.first, table.length, row.prepend_uncached != 0)
+    give_back_run(pool, ring, row.ring_mask, table.first, table.length, row.prepend_uncached != 0)
     table.length = 0
     table.first = 0
     table.num_looked_at = 0

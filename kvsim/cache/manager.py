@@ -34,6 +34,7 @@ from kvsim.cache.groups import (
     make_groups,
     same_spec,
 )
+from kvsim.cache.loads import allocate_load, blocks_left, leave_windows, load_arrived
 from kvsim.cache.spec import FULL, MAMBA, GroupSpec, scheduler_block_size
 from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
 from kvsim.policies.profiles import PROFILES, retention_problem
@@ -295,6 +296,62 @@ class KVCache:
         if answer == STALE_HIT:
             raise ValueError("the hit no longer holds: blocks of it were evicted since the lookup")
         return False
+
+    def allocate_load(
+        self, sequence: Sequence, hit: Hit, num_external: int, *, num_reserved: int = 0
+    ) -> bool:
+        """Blocks for tokens that are loaded from outside, beyond the hit, which is taken along.
+
+        They count as computed from then on, and are cached by ``load_arrived``.
+
+        Args:
+            sequence: holds nothing yet.
+            hit: what its last lookup found.
+            num_external: tokens to be loaded, at least 1.
+            num_reserved: blocks to be left free.
+
+        Returns:
+            False where there is no room; nothing is taken then.
+
+        Raises:
+            ValueError: a sequence that holds blocks, nothing to load, or a hit that no longer
+                holds.
+        """
+        if sequence.slot >= 0:
+            raise ValueError("only a sequence that holds nothing can be loaded")
+        if num_external < 1:
+            raise ValueError(f"{num_external} tokens to be loaded are below 1")
+        content = sequence.content
+        self._seat(sequence)
+        answer = allocate_load(
+            self.arrays,
+            sequence.slot,
+            content.uids,
+            content.ends,
+            sequence.num_prompt,
+            sequence.junction,
+            hit.tokens,
+            num_external,
+            num_reserved,
+        )
+        if answer == TAKEN:
+            return True
+        self._unseat(sequence)
+        if answer == STALE_HIT:
+            raise ValueError("the hit no longer holds: blocks of it were evicted since the lookup")
+        return False
+
+    def load_arrived(self, sequence: Sequence) -> None:
+        """What ``allocate_load`` made room for is there, and is cached."""
+        load_arrived(self.arrays, sequence.slot)
+
+    def leave_windows(self, sequence: Sequence) -> None:
+        """Give back the blocks a sequence's windows have left, as a connector has it at the end."""
+        leave_windows(self.arrays, sequence.slot)
+
+    def num_blocks_left(self, slots: npt.NDArray[np.int64]) -> int:
+        """Blocks that the sequences in these slots still need for the tokens they have."""
+        return int(blocks_left(self.arrays, slots))
 
     def append(self, sequence: Sequence, uid: int, num_tokens: int) -> None:
         """The model produced tokens: the sequence's content grows by a span.

@@ -1,7 +1,8 @@
-"""The catalog: GPUs and models by name, every number with its source.
+"""The catalog: GPUs, models and links by name, every number with its source.
 
-The numbers live in ``gpus.yaml`` and ``models.yaml``. Each stands beside a ``source`` or an
-``assumption``; what is read keeps both, so that a report can say where a number is from.
+The numbers live in ``gpus.yaml``, ``models.yaml`` and ``links.yaml``. Each stands beside a
+``source`` or an ``assumption``; what is read keeps both, so that a report can say where a number
+is from.
 """
 
 from __future__ import annotations
@@ -196,6 +197,32 @@ class Model:
         return max(1, self.num_kv_heads // tensor_parallel) / self.num_kv_heads
 
 
+@dataclass(frozen=True)
+class LinkSpec:
+    """A link between a GPU's memory, or the host's, and a tier.
+
+    Attributes:
+        name: as written in a scenario.
+        store_bytes_per_s: nominal bandwidth away from the GPU.
+        load_bytes_per_s: nominal bandwidth towards the GPU; both directions are used at once.
+        efficiency: fraction of the nominal bandwidth that is reached, above 0 and up to 1.
+        latency_s: seconds before the first byte arrives, once for each transfer.
+        sharing: ``fifo``, one transfer of a direction after another; ``fair``, all at once, each
+            with an equal part of the bandwidth.
+        span: ``rank``, every tensor-parallel rank has a link of its own; ``node``, one for all.
+        origins: field name to its source, or to ``assumption: reason``.
+    """
+
+    name: str
+    store_bytes_per_s: float
+    load_bytes_per_s: float
+    efficiency: float
+    latency_s: float
+    sharing: str
+    span: str
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+
 def gpu_names() -> tuple[str, ...]:
     """Names of the GPUs, as in the file."""
     return tuple(_read("gpus.yaml"))
@@ -204,6 +231,21 @@ def gpu_names() -> tuple[str, ...]:
 def model_names() -> tuple[str, ...]:
     """Names of the models, as in the file."""
     return tuple(_read("models.yaml"))
+
+
+def link_names() -> tuple[str, ...]:
+    """Names of the links, as in the file."""
+    return tuple(_read("links.yaml"))
+
+
+def link(name: str) -> LinkSpec:
+    """The link of this name.
+
+    Raises:
+        KvsimError: there is none; the message names the nearest.
+    """
+    values, origins = _quantities(_entry("link", "links.yaml", name))
+    return LinkSpec(name=name, origins=origins, **values)
 
 
 def gpu(name: str) -> Gpu:

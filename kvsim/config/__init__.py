@@ -6,6 +6,7 @@ reads files through it. What a field is for stands in its description, and for u
 """
 
 from kvsim.config.model import AttentionTermConfig, CustomModel, KVGroupConfig, KVReadConfig
+from kvsim.config.offload import CpuOffload, DiskTier, MooncakeOffload, OwnLink
 from kvsim.config.parts import (
     Cache,
     ConstantStepTime,
@@ -22,13 +23,17 @@ __all__ = [
     "AttentionTermConfig",
     "Cache",
     "ConstantStepTime",
+    "CpuOffload",
     "CustomModel",
+    "DiskTier",
     "Engine",
     "KVGroupConfig",
     "KVReadConfig",
+    "MooncakeOffload",
     "Node",
     "Objective",
     "Output",
+    "OwnLink",
     "RooflineStepTime",
     "Scenario",
     "ScriptRequest",

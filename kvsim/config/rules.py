@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from kvsim import catalog
 from kvsim.config.fields import TOKENS_MAX
 from kvsim.config.model import CustomModel
+from kvsim.config.offload import CpuOffload
 from kvsim.config.validation import Problem
 from kvsim.config.workload import TraceWorkload
 from kvsim.errors import KvsimError, show
+from kvsim.policies.chunks import chunk_bytes, interval_problem, num_chunks_in
 from kvsim.policies.profiles import retention_problem
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ def broken(scenario: Scenario) -> Iterator[Problem]:
     yield from _lengths(scenario)
     yield from _node(scenario)
     yield from _needs(scenario)
+    yield from _offload(scenario)
     if scenario.objective and (
         scenario.objective.ttft_s,
         scenario.objective.tpot_s,
@@ -136,6 +139,35 @@ def _needs(scenario: Scenario) -> Iterator[Problem]:
             if group.bytes_per_block is None:
                 place = f"model.groups.{number}.bytes_per_block"
                 yield _missing(place, "Give it", derives, reads_groups)
+
+
+def _offload(scenario: Scenario) -> Iterator[Problem]:
+    tier = scenario.offload
+    if tier is None:
+        return
+    per_chunk = 1
+    rooms = {"offload.capacity": tier.capacity}
+    if isinstance(tier, CpuOffload):
+        per_chunk = tier.blocks_per_chunk
+        problem = interval_problem(
+            scenario.model_spec.groups, per_chunk, scenario.retention_interval
+        )
+        if problem is not None:
+            about = ("model", "offload", "engine.profile")
+            yield Problem("cache.retention_interval", problem, about)
+        if tier.num_chunks is not None:
+            rooms = {}
+        if tier.below is not None:
+            rooms["offload.below.capacity"] = tier.below.capacity
+    try:
+        sizes = scenario.tier_block_sizes
+    except KvsimError:
+        return  # said of node.tensor_parallel
+    needed = chunk_bytes(sizes.pool_bytes, per_chunk, 1)
+    for place, capacity in rooms.items():
+        if num_chunks_in(capacity, needed) < 1:
+            text = f"{capacity} bytes hold no chunk: one takes {needed}. Use {needed} or more."
+            yield Problem(place, text, ("model", "node", "offload"))
 
 
 def _missing(place: str, remedy: str, for_blocks: bool, for_roofline: bool) -> Problem:

@@ -10,9 +10,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PrivateAttr, Tag
 
 from kvsim import catalog
+from kvsim.catalog.sizes import BlockSizes, block_sizes
 from kvsim.config import rules
 from kvsim.config.fields import TOKENS_MAX, DirectoryName, kind_of
 from kvsim.config.model import CustomModel
+from kvsim.config.offload import CpuOffload, MooncakeOffload
 from kvsim.config.parts import (
     PROFILE_DEFAULT,
     Cache,
@@ -70,6 +72,13 @@ class Scenario(Section):
     node: Node = Field(default=Node(), description="the machine")
     engine: Engine = Field(default=Engine(), description="how the engine is started")
     cache: Cache = Field(default=Cache(), description="the cache policy")
+    offload: (
+        Annotated[
+            Annotated[CpuOffload, Tag("cpu")] | Annotated[MooncakeOffload, Tag("mooncake")],
+            kind_of(None),
+        ]
+        | None
+    ) = Field(default=None, description="tiers beyond the GPU's memory, kind: cpu or mooncake")
     step_time: Annotated[
         Annotated[RooflineStepTime, Tag("roofline")] | Annotated[ConstantStepTime, Tag("constant")],
         kind_of("roofline"),
@@ -176,6 +185,12 @@ class Scenario(Section):
     def num_ranks(self) -> int:
         """Tensor-parallel GPUs of a replica: as set, or all of the node."""
         return self.node.tensor_parallel or self.node.gpus
+
+    @property
+    def tier_block_sizes(self) -> BlockSizes:
+        """Bytes of blocks in the tier next to the device, and on the link to it."""
+        shared = isinstance(self.offload, MooncakeOffload)
+        return block_sizes(self.model_spec, self.num_ranks, ranks_share_stores=shared)
 
     @property
     def free_queue(self) -> str:

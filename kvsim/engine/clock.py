@@ -25,9 +25,12 @@ class Clock(simpy.Environment):
         Raises:
             ValueError: a time that has passed.
         """
+        return self.set(Event(self), time_s, before_others=before_others)
+
+    def set(self, event: Event, time_s: float, *, before_others: bool = False) -> Event:
+        """Let an event that was made before happen at a time; see ``at``."""
         if time_s < self.now:
             raise ValueError(f"{time_s} s has passed: it is {self.now} s")
-        event = Event(self)
         event._ok = True
         event._value = None
         priority = URGENT if before_others else NORMAL

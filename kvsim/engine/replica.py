@@ -10,9 +10,10 @@ import simpy
 from kvsim.cache.manager import Hit, KVCache
 from kvsim.cache.spec import FULL
 from kvsim.engine.clock import Clock
-from kvsim.engine.scheduler import Job, Scheduler
+from kvsim.engine.offloading import Offloading
+from kvsim.engine.scheduler import Job, Scheduler, StepPlan
 from kvsim.engine.step_time import StepTimeParams
-from kvsim.metrics.records import RequestLog, RequestRecord, TimelineLog
+from kvsim.metrics.records import NO_UTILIZATION, RequestLog, RequestRecord, TimelineLog
 from kvsim.workload.request import Request
 
 
@@ -43,6 +44,7 @@ class Replica:
         *,
         timeline_interval_s: float = 1.0,
         one_by_one: bool = False,
+        offloading: Offloading | None = None,
     ) -> None:
         """Start the process.
 
@@ -55,6 +57,7 @@ class Replica:
             timeline_interval_s: simulated seconds between two such entries, at least.
             one_by_one: take every step as an event of its own; runs of alike steps are taken in
                 one go otherwise, with the same results.
+            offloading: the transfers of the scheduler's connector, where it has one.
         """
         self.scheduler = scheduler
         self.num_refused = 0
@@ -68,7 +71,11 @@ class Replica:
         self._one_by_one = one_by_one
         self._num_submitted = 0
         self._tickets: dict[Job, _Ticket] = {}
+        self._num_calls = 0
         self._woken = clock.event()
+        self._offloading = offloading
+        if offloading is not None:
+            offloading.call_when_done(self._wake)
         clock.process(self._work())
 
     @property
@@ -96,6 +103,11 @@ class Replica:
             self._refuse(_Ticket(record, done), reason)
             return
         self._tickets[self.scheduler.add(request)] = _Ticket(record, done)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Somebody has arrived, or a transfer is done."""
+        self._num_calls += 1
         if not self._woken.triggered:
             self._woken.succeed()
 
@@ -131,11 +143,12 @@ class Replica:
     def _work(self) -> Generator[simpy.Event, None, None]:
         clock, scheduler = self._clock, self.scheduler
         while True:
+            self._report_transfers()
             if not scheduler.has_work:
                 self._note_state()
-                if self._woken.triggered:
-                    self._woken = clock.event()
-                yield self._woken
+                while not scheduler.has_work:
+                    yield from self._sleep(self._num_calls)
+                    self._report_transfers()
                 self._note_state()
             if not self._one_by_one and scheduler.only_decodes:
                 until_s = min(clock.peek(), max(self._next_entry_s, clock.now))
@@ -145,21 +158,28 @@ class Replica:
                     if self._end(finished):
                         yield clock.at(end_s)
                     continue
+            num_calls = self._num_calls
             plan = scheduler.plan()
             now_s = clock.now
             for job in plan.preempted:
                 self._tickets[job].record.preemptions += 1
             for job, hit in plan.started:
-                self._note_admission(self._tickets[job].record, hit, now_s)
+                self._note_admission(job, hit, now_s)
             if plan.stuck is not None:
                 needed = self.cache.num_blocks_to_admit(plan.stuck.sequence.content.num_tokens)
                 self._refuse(self._tickets.pop(plan.stuck), self._too_large(needed))
                 yield clock.at(now_s)  # whoever waits for it may submit the next one
                 continue
+            yield from self._begin_transfers(plan)
             if not scheduler.scheduled_any:
-                continue  # the only running request was preempted; it is admitted next
-            end_s = now_s + scheduler.duration_s(self._step_time)
-            yield clock.at(end_s)
+                # Only transfers keep it from going on; or the only running request was preempted,
+                # which is admitted next.
+                if scheduler.in_flight and not self._is_early(plan):
+                    yield from self._sleep(num_calls)
+                continue
+            duration_s = scheduler.duration_s(self._step_time)
+            yield from self._compute(plan, duration_s)
+            end_s = clock.now
             firsts, finished = scheduler.end_step()
             for job in firsts:
                 record = self._tickets[job].record
@@ -167,6 +187,55 @@ class Replica:
                     record.first_token_s = end_s
             if self._end(finished):
                 yield clock.at(end_s)
+
+    def _sleep(self, num_calls: int) -> Generator[simpy.Event, None, None]:
+        """Until somebody arrives or a transfer is done, after so many times that it was so."""
+        if self._num_calls != num_calls:
+            return
+        if self._woken.triggered:
+            self._woken = self._clock.event()
+        yield self._woken
+
+    def _report_transfers(self) -> None:
+        """Tell the scheduler which transfers are done."""
+        offloading = self._offloading
+        if offloading is not None and (done := offloading.take_done()):
+            self.scheduler.complete(done)
+            offloading.begin_disk()
+
+    def _begin_transfers(self, plan: StepPlan) -> Generator[simpy.Event, None, None]:
+        """Loads begin at once; stores whose blocks are handed out again have to end first."""
+        offloading, transfers = self._offloading, plan.transfers
+        if offloading is None or transfers is None:
+            return
+        offloading.begin(transfers.loads)
+        offloading.begin_disk()
+        for load, job in zip(plan.loading, transfers.loads, strict=True):
+            start = load.hit.tokens
+            num_tokens = load.job.sequence.content.num_tokens
+            offloading.note_load(job, num_tokens, start, start + load.job.num_external)
+        if offloading.overlap_loads and transfers.loads:
+            self.scheduler.complete(offloading.let_run_early(transfers.loads))
+        if transfers.flushed and (ends := offloading.under_way(transfers.flushed)):
+            yield simpy.AllOf(self._clock, ends)
+        if not self.scheduler.scheduled_any:
+            offloading.begin(transfers.stores)
+
+    def _is_early(self, plan: StepPlan) -> bool:
+        """Whether requests can run in the next step though their loads are under way."""
+        offloading = self._offloading
+        return offloading is not None and offloading.overlap_loads and bool(plan.loading)
+
+    def _compute(self, plan: StepPlan, duration_s: float) -> Generator[simpy.Event, None, None]:
+        """The planned step runs; what it computed is stored from its end on."""
+        yield self._clock.at(self._clock.now + duration_s)
+        offloading, transfers = self._offloading, plan.transfers
+        if offloading is None or transfers is None:
+            return
+        names = [job.request.request_id for job, _ in self.scheduler.scheduled()]
+        if ends := offloading.still_loading(names):
+            yield simpy.AllOf(self._clock, ends)
+        offloading.begin(transfers.stores)
 
     def _end(self, finished: list[Job]) -> bool:
         """A step has ended now; whether somebody has waited for one of the finished requests."""
@@ -189,13 +258,16 @@ class Replica:
             cache.num_cached,
             num_free,
             len(self.scheduler.running),
-            len(self.scheduler.waiting),
+            len(self.scheduler.waiting) + len(self.scheduler.loading),
+            NO_UTILIZATION if self._offloading is None else self._offloading.utilization(),
         )
         interval_s = self._timeline_interval_s
         self._next_entry_s = (now_s // interval_s + 1) * interval_s
 
-    def _note_admission(self, record: RequestRecord, hit: Hit, now_s: float) -> None:
+    def _note_admission(self, job: Job, hit: Hit, now_s: float) -> None:
+        record = self._tickets[job].record
         record.admitted_s = now_s
+        record.external_hit_tokens = job.num_external
         record.hit_tokens = hit.tokens
         record.full_hit_tokens = max(hit.tokens, hit.junction)
         record.hit_ended, record.group_hit_tokens = self._why_no_longer(record, hit)

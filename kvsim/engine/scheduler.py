@@ -7,7 +7,10 @@ with chunked prompts and without speculative tokens, this one does in the same o
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from kvsim.cache.content import Content
 from kvsim.cache.manager import Hit, KVCache, Sequence
@@ -25,6 +28,7 @@ from kvsim.engine.stepping import (
     schedule_running,
     step_duration,
 )
+from kvsim.offload.transfers import Connector, Transfers
 from kvsim.workload.request import Request
 
 
@@ -37,12 +41,31 @@ class Job:
         sequence: its tokens and the blocks they hold.
         num_preemptions: how often it lost its blocks.
         hit: what its first admission found; None before.
+        num_external: tokens beyond the hit that were loaded when it last got its blocks.
     """
 
     request: Request
     sequence: Sequence
     num_preemptions: int = 0
     hit: Hit | None = None
+    num_external: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Load:
+    """A request that holds the blocks it loads to, and does not run yet.
+
+    Attributes:
+        job: the request.
+        hit: the local hit it holds as well.
+        has_arrived: what it loads is there.
+        is_cached: and is entered in the index.
+    """
+
+    job: Job
+    hit: Hit
+    has_arrived: bool = False
+    is_cached: bool = False
 
 
 @dataclass(slots=True)
@@ -54,12 +77,20 @@ class StepPlan:
         resumed: requests that come back after a preemption, in order, with their hits.
         preempted: requests that lost their blocks, in order.
         stuck: a request that cannot ever be admitted: it does not fit though nothing runs.
+        external: requests that asked the connector, with the tokens it can load, in order.
+        deferred: requests that the connector wants to be asked again, in order.
+        loading: requests that got blocks to load to, in order.
+        transfers: what the step moves; None without a connector.
     """
 
     started: list[tuple[Job, Hit]] = field(default_factory=list)
     resumed: list[tuple[Job, Hit]] = field(default_factory=list)
     preempted: list[Job] = field(default_factory=list)
     stuck: Job | None = None
+    external: list[tuple[Job, int]] = field(default_factory=list)
+    deferred: list[Job] = field(default_factory=list)
+    loading: list[Load] = field(default_factory=list)
+    transfers: Transfers | None = None
 
 
 @dataclass(slots=True)
@@ -84,6 +115,8 @@ class Scheduler:
         cache: where blocks come from.
         running: jobs that hold blocks, in the order of admission.
         waiting: jobs that do not, the next one first.
+        loading: who holds the blocks it loads to, in order; they run before all who wait.
+        connector: between the cache and a tier; None without one.
         counters: tokens looked up and hit, preemptions.
     """
 
@@ -95,6 +128,7 @@ class Scheduler:
         max_num_seqs: int,
         max_model_len: int,
         long_prefill_token_threshold: int = 0,
+        connector: Connector | None = None,
     ) -> None:
         """Make a scheduler without requests.
 
@@ -105,6 +139,7 @@ class Scheduler:
             max_model_len: longest sequence in tokens.
             long_prefill_token_threshold: most tokens of a chunk while more than one request is
                 in the system; 0 for no limit.
+            connector: asked for hits in a tier, and told what is computed.
         """
         self.cache = cache
         self.max_num_batched_tokens = max_num_batched_tokens
@@ -113,13 +148,22 @@ class Scheduler:
         self.long_prefill_token_threshold = long_prefill_token_threshold
         self.running: list[Job] = []
         self.waiting: deque[Job] = deque()
+        self.loading: list[Load] = []
+        self.connector = connector
         self.counters = Counters()
         self._batch = make_batch(max_num_seqs)
 
     @property
     def has_work(self) -> bool:
-        """Whether any request runs or waits."""
-        return bool(self.running or self.waiting)
+        """Whether any request runs or waits, or the connector is to hear of finished ones."""
+        if self.running or self.waiting or self.loading:
+            return True
+        return self.connector is not None and self.connector.has_news
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a transfer is under way."""
+        return self.connector is not None and self.connector.in_flight
 
     @property
     def num_steps(self) -> int:
@@ -135,7 +179,19 @@ class Scheduler:
         """A request arrives at the end of the waiting queue."""
         job = Job(request, Sequence(request.content, request.num_prompt_tokens))
         self.waiting.append(job)
+        if self.connector is not None:
+            self.connector.arrive(
+                job.sequence, request.request_id, request.output_uid, self._end_tokens(request)
+            )
         return job
+
+    def complete(self, numbers: Iterable[int]) -> None:
+        """Transfers are done; what was loaded can be used from the next step on."""
+        if self.connector is None:
+            return
+        arrived = set(self.connector.complete(numbers))
+        for load in self.loading:
+            load.has_arrived |= load.job.sequence in arrived
 
     def plan(self) -> StepPlan:
         """Schedule a step: blocks are taken, nothing is computed yet."""
@@ -143,7 +199,7 @@ class Scheduler:
         batch = self._batch
         batch.meter[BUDGET] = self.max_num_batched_tokens
         threshold = self.long_prefill_token_threshold
-        if len(self.running) + len(self.waiting) <= 1:
+        if len(self.running) + len(self.waiting) + len(self.loading) <= 1:
             threshold = 0  # nobody else would have to wait
         scheduled = 0
         while scheduled < len(self.running):
@@ -158,9 +214,12 @@ class Scheduler:
             if scheduled < len(self.running):
                 plan.preempted.append(self._preempt_latest())
         if not plan.preempted:
-            self._admit(plan, threshold)
-            if self.waiting and not self.running:
-                plan.stuck = self.waiting.popleft()
+            blocked = self._admit(plan, threshold)
+            if blocked is not None and not self.running and not self.in_flight:
+                self._give_up(blocked)
+                plan.stuck = blocked
+        if self.connector is not None:
+            plan.transfers = self.connector.build([job.sequence for job, _ in self.scheduled()])
         return plan
 
     def scheduled(self) -> list[tuple[Job, int]]:
@@ -193,10 +252,12 @@ class Scheduler:
 
         All running requests decode within the budget, and nobody who waits could join.
         """
+        if self.connector is not None and not self.connector.idle:
+            return False
         num = len(self.running)
         return (
             0 < num <= self.max_num_batched_tokens
-            and (not self.waiting or num >= self.max_num_seqs)
+            and (not (self.waiting or self.loading) or num >= self.max_num_seqs)
             and not self._any_prefill()
         )
 
@@ -225,40 +286,125 @@ class Scheduler:
         behind = rows["num_computed"] + 1 < rows["num_tokens"]
         return bool((behind | (rows["num_tokens"] == rows["num_prompt"])).any())
 
-    def _admit(self, plan: StepPlan, threshold: int) -> None:
-        batch, cache = self._batch, self.cache
-        budget = int(batch.meter[BUDGET])
-        while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
+    def _admit(self, plan: StepPlan, threshold: int) -> Job | None:
+        """Let requests begin to run or to load, as long as there is room.
+
+        Returns:
+            The first one there were no blocks for, or None.
+        """
+        cache, connector = self.cache, self.connector
+        if self.loading and (blocked := self._admit_loaded(plan, threshold)) is not None:
+            return blocked
+        deferred = plan.deferred
+        blocked = None
+        while self.waiting and self._has_room:
             job = self.waiting[0]
             sequence = job.sequence
             hit = cache.lookup(sequence)
-            num_tokens = sequence.content.num_tokens
-            num_new = num_tokens - hit.tokens
-            if 0 < threshold < num_new:
-                num_new = threshold
-            num_new = min(num_new, budget)
-            if not cache.allocate(sequence, num_new, hit=hit, full_fit=True):
+            num_external = 0
+            if connector is not None:
+                answer = connector.match(sequence, hit.tokens)
+                if answer is None:
+                    deferred.append(self.waiting.popleft())
+                    continue
+                num_external = answer
+                plan.external.append((job, num_external))
+            num_new = self._num_new(sequence.content.num_tokens - hit.tokens, threshold)
+            if num_external:
+                done = cache.allocate_load(
+                    sequence, hit, num_external, num_reserved=self._num_reserved()
+                )
+            else:
+                done = cache.allocate(sequence, num_new, hit=hit, full_fit=True)
+            if not done:
+                blocked = job
                 break
             self.waiting.popleft()
-            index = len(self.running)
-            self.running.append(job)
-            batch.slots[index] = sequence.slot
-            batch.scheduled[index] = num_new
-            batch.contexts[index] = hit.tokens
-            budget -= num_new
-            request = job.request
-            row = cache.core.tables.sequences[sequence.slot]
-            row["output_uid"] = request.output_uid
-            row["end_tokens"] = min(
-                request.num_prompt_tokens + request.num_output_tokens, self.max_model_len
-            )
             if job.num_preemptions == 0:
                 job.hit = hit
-                plan.started.append((job, hit))
+            job.num_external = num_external
+            self._count(job, sequence.content.num_tokens, hit.tokens)
+            if num_external:
+                load = Load(job, hit)
+                self.loading.append(load)
+                plan.loading.append(load)
             else:
-                plan.resumed.append((job, hit))
-            self._count(job, num_tokens, hit.tokens)
-        batch.meter[BUDGET] = budget
+                self._run(job, num_new, hit.tokens)
+                (plan.started if job.num_preemptions == 0 else plan.resumed).append((job, hit))
+            if connector is not None:
+                if num_external:
+                    connector.load(sequence, hit.tokens, num_external)
+                else:
+                    connector.admit(sequence)
+        self.waiting.extendleft(reversed(deferred))
+        return blocked
+
+    def _admit_loaded(self, plan: StepPlan, threshold: int) -> Job | None:
+        """Let requests run whose loads have arrived, in order."""
+        cache = self.cache
+        for load in list(self.loading):
+            if not self._has_room:
+                return None
+            if not load.has_arrived:
+                continue
+            job, sequence = load.job, load.job.sequence
+            if not load.is_cached:
+                cache.load_arrived(sequence)
+                load.is_cached = True
+            num_computed = cache.num_computed(sequence)
+            num_new = self._num_new(sequence.content.num_tokens - num_computed, threshold)
+            if not cache.allocate(sequence, num_new, full_fit=True):
+                return job
+            self.loading.remove(load)
+            self._run(job, num_new, num_computed)
+            (plan.started if job.num_preemptions == 0 else plan.resumed).append((job, load.hit))
+            if self.connector is not None:
+                self.connector.resume(sequence)
+        return None
+
+    def _give_up(self, job: Job) -> None:
+        """Forget a request that nothing will ever make room for."""
+        if job in self.waiting:
+            self.waiting.remove(job)
+        self.loading = [load for load in self.loading if load.job is not job]
+        if self.connector is not None:
+            self.connector.abandon(job.sequence)
+        self.cache.free(job.sequence)
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether the step being planned can take one more request."""
+        return bool(self._batch.meter[BUDGET] > 0) and len(self.running) < self.max_num_seqs
+
+    def _num_new(self, num_tokens: int, threshold: int) -> int:
+        """How many of the tokens a request lacks it computes in the step being planned."""
+        if 0 < threshold < num_tokens:
+            num_tokens = threshold
+        return min(num_tokens, int(self._batch.meter[BUDGET]))
+
+    def _num_reserved(self) -> int:
+        """Blocks that whoever runs or loads still needs for the tokens it has."""
+        holders = [*self.running, *(load.job for load in self.loading)]
+        slots = [job.sequence.slot for job in holders]
+        return self.cache.num_blocks_left(np.array(slots, dtype=np.int64))
+
+    def _run(self, job: Job, num_new: int, num_computed: int) -> None:
+        """A request that has its blocks joins those that run."""
+        batch, sequence = self._batch, job.sequence
+        index = len(self.running)
+        self.running.append(job)
+        batch.slots[index] = sequence.slot
+        batch.scheduled[index] = num_new
+        batch.contexts[index] = num_computed
+        batch.meter[BUDGET] -= num_new
+        row = self.cache.core.tables.sequences[sequence.slot]
+        row["output_uid"] = job.request.output_uid
+        row["end_tokens"] = self._end_tokens(job.request)
+
+    def _end_tokens(self, request: Request) -> int:
+        """How long a request becomes."""
+        num_tokens = request.num_prompt_tokens + request.num_output_tokens
+        return min(num_tokens, self.max_model_len)
 
     def _count(self, job: Job, num_tokens: int, hit_tokens: int) -> None:
         if not self.cache.config.enable_caching:
@@ -277,6 +423,8 @@ class Scheduler:
         request, sequence = job.request, job.sequence
         num_tokens = int(self.cache.core.tables.sequences["num_tokens"][sequence.slot])
         num_output = num_tokens - request.num_prompt_tokens
+        if self.connector is not None:
+            self.connector.preempt(sequence)
         self.cache.free(sequence)
         if num_output:
             sequence.content = Content.from_spans(
@@ -295,6 +443,9 @@ class Scheduler:
                 firsts.append(job)
             if outcome & FINISHED:
                 finished.append(job)
+                if self.connector is not None:
+                    self.cache.leave_windows(job.sequence)
+                    self.connector.finish(job.sequence)
                 self.cache.free(job.sequence)
             else:
                 still_running.append(job)

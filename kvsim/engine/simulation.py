@@ -15,6 +15,7 @@ from kvsim.engine.clock import Clock
 from kvsim.engine.replica import Replica
 from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.step_time import StepTimeParams, constant_step_time, step_time_params
+from kvsim.engine.tiers import make_tiers, tier_warnings
 from kvsim.errors import KvsimError, Problems
 from kvsim.metrics.records import RequestLog, TimelineLog
 from kvsim.metrics.summary import RunCounters
@@ -107,23 +108,27 @@ def simulate(
     """
     workload = open_workload(scenario.workload, scenario.scheduler_block_tokens)
     cache = make_cache(scenario)
+    clock = Clock()
+    step_time = make_step_time(scenario)
+    tiers = make_tiers(scenario, clock, cache, step_time)
     scheduler = Scheduler(
         cache,
         max_num_batched_tokens=scenario.engine.max_num_batched_tokens,
         max_num_seqs=scenario.engine.max_num_seqs,
         max_model_len=scenario.max_model_len,
         long_prefill_token_threshold=scenario.engine.long_prefill_token_threshold,
+        connector=None if tiers is None else tiers.offloading.connector,
     )
-    clock = Clock()
     requests, timeline = RequestLog(), TimelineLog()
     replica = Replica(
         clock,
         scheduler,
-        make_step_time(scenario),
+        step_time,
         requests,
         timeline,
         timeline_interval_s=scenario.output.timeline_interval_s,
         one_by_one=one_by_one,
+        offloading=None if tiers is None else tiers.offloading,
     )
     told = on_progress or (lambda share: None)
     feeder = _one_after_another if workload.concurrency else _by_arrival_time
@@ -150,9 +155,12 @@ def simulate(
             preempted_queried_tokens=counters.preempted_queries,
             preempted_hit_tokens=counters.preempted_hits,
             evicted_blocks=cache.num_evicted,
+            external_queried_tokens=0 if tiers is None else tiers.num_queried_tokens,
+            external_hit_tokens=0 if tiers is None else tiers.num_hit_tokens,
             simulated_s=replica.end_s,
+            tiers=() if tiers is None else tiers.figures(replica.end_s),
         ),
-        tuple(workload.warnings),
+        (*workload.warnings, *tier_warnings(scenario)),
     )
 
 

@@ -33,6 +33,7 @@ REQUEST_COLUMNS: dict[str, str] = {
     "group_hit_tokens": "reach of each KV cache group alone, where it differs; else null",
     "full_hit_tokens": "reach of the longest group alone: the junction where it exceeds the hit",
     "refused": "why the request was refused; null for one that ran",
+    "external_hit_tokens": "tokens beyond the hit that its first admission loaded from a tier",
 }
 """Columns of `requests.parquet` in their order, each with its meaning (times in s, sizes in
 tokens)."""
@@ -43,9 +44,17 @@ TIMELINE_COLUMNS: dict[str, str] = {
     "cached_blocks": "blocks with a key in the hash index, in use or free",
     "free_blocks": "blocks in the free queue",
     "running": "requests running",
-    "waiting": "requests waiting",
+    "waiting": "requests waiting, for room or for their load",
+    "store_utilization": "share of the time since the row before that the link from the device to "
+    "the tier next to it was busy, 0 to 1; null without a tier",
+    "load_utilization": "the same for the way to the device",
+    "disk_store_utilization": "the same for the link to the disk below; null without one",
+    "disk_load_utilization": "the same for the way from the disk",
 }
 """Columns of `timeline.parquet` in their order, each with its meaning."""
+
+NO_UTILIZATION = (None, None, None, None)
+"""Of links that are not there."""
 
 
 @dataclass(slots=True)
@@ -67,6 +76,7 @@ class RequestRecord:
         hit_ended: why the hit was not longer.
         preemptions: times it was preempted.
         refused: why it never ran.
+        external_hit_tokens: tokens beyond the hit that were loaded from a tier, then.
     """
 
     order: int
@@ -83,6 +93,7 @@ class RequestRecord:
     hit_ended: str | None = None
     preemptions: int = 0
     refused: str | None = None
+    external_hit_tokens: int | None = None
 
 
 class RequestLog:
@@ -148,6 +159,7 @@ class RequestLog:
             ),
             "full_hit_tokens": _nullable(counts["full_hit_tokens"]),
             "refused": pd.Series(self._refused, dtype="str"),
+            "external_hit_tokens": _nullable(counts["external_hit_tokens"]),
         }
         frame = pd.DataFrame(columns)
         return frame.iloc[by_arrival].reset_index(drop=True)
@@ -160,6 +172,7 @@ class TimelineLog:
         """Start empty."""
         self._times_s = array("d")
         self._counts = array("q")
+        self._utilization = array("d")
 
     def __len__(self) -> int:
         """Number of moments added."""
@@ -173,19 +186,23 @@ class TimelineLog:
         free_blocks: int,
         running: int,
         waiting: int,
+        utilization: Sequence[float | None] = NO_UTILIZATION,
     ) -> None:
         """Add a moment; see `TIMELINE_COLUMNS` for what each number means."""
         self._times_s.append(time_s)
         self._counts.extend((used_blocks, cached_blocks, free_blocks, running, waiting))
+        self._utilization.extend(math.nan if share is None else share for share in utilization)
 
     def frame(self) -> pd.DataFrame:
         """A row a moment, with the columns of `TIMELINE_COLUMNS`."""
         import numpy as np
         import pandas as pd
 
-        names = list(TIMELINE_COLUMNS)[1:]
-        counts = np.array(self._counts, dtype=np.int64).reshape(-1, len(names))
-        columns = {name: counts[:, column] for column, name in enumerate(names)}
+        _, *names = TIMELINE_COLUMNS
+        num_counts = len(names) - len(NO_UTILIZATION)
+        counts = np.array(self._counts, dtype=np.int64).reshape(-1, num_counts)
+        shares = np.array(self._utilization).reshape(-1, len(NO_UTILIZATION))
+        columns = dict(zip(names, [*counts.T, *shares.T], strict=True))
         return pd.DataFrame({"time_s": np.array(self._times_s), **columns})
 
 
@@ -197,6 +214,7 @@ _INTEGERS = (
     "hit_tokens",
     "full_hit_tokens",
     "preemptions",
+    "external_hit_tokens",
 )
 _TIMES = ("arrival_s", "admitted_s", "first_token_s", "end_s")
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kvsim.metrics.tiers import SOURCES, TierFigures
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -34,8 +36,13 @@ SUMMARY_KEYS: dict[str, str] = {
     "requests_per_s": "num_finished / simulated_s",
     "prompt_tokens_per_s": "prompt_tokens / simulated_s",
     "output_tokens_per_s": "output_tokens / simulated_s",
+    "external_queried_tokens": "prompt tokens left after the local hit when a tier first answered",
+    "external_hit_tokens": "of these, tokens that the tier then had",
+    "hit_split": "shares of the prompt tokens at first admission, 0 to 1: hit on the `device`, "
+    "loaded from the `cpu` or a `remote` tier, `missed`",
     "bytes_stored": "bytes stored to the tiers next to the device",
     "bytes_loaded": "bytes loaded from the tiers next to the device",
+    "tiers": "by tier, the keys of `kvsim.metrics.tiers.TIER_KEYS`",
     "simulated_s": "simulated time from the start of the clock to the end of the last step",
     "wall_s": "real time that the run took",
     "goodput": "share of all requests within the objective, refused ones counted as not; "
@@ -58,9 +65,10 @@ class RunCounters:
     preempted_queried_tokens: int = 0
     preempted_hit_tokens: int = 0
     evicted_blocks: int = 0
-    bytes_stored: int = 0
-    bytes_loaded: int = 0
+    external_queried_tokens: int = 0
+    external_hit_tokens: int = 0
     simulated_s: float = 0.0
+    tiers: tuple[TierFigures, ...] = ()
 
 
 def summarize(
@@ -112,14 +120,30 @@ def summarize(
         "requests_per_s": _ratio(len(finished), simulated_s),
         "prompt_tokens_per_s": _ratio(prompt_tokens, simulated_s),
         "output_tokens_per_s": _ratio(output_tokens, simulated_s),
-        "bytes_stored": int(counters.bytes_stored),
-        "bytes_loaded": int(counters.bytes_loaded),
+        "external_queried_tokens": int(counters.external_queried_tokens),
+        "external_hit_tokens": int(counters.external_hit_tokens),
+        "hit_split": _hit_split(ran, counters.tiers),
+        "bytes_stored": sum(sum(tier.bytes_stored) for tier in counters.tiers if tier.source),
+        "bytes_loaded": sum(sum(tier.bytes_loaded) for tier in counters.tiers if tier.source),
+        "tiers": {tier.name: tier.as_json() for tier in counters.tiers},
         "simulated_s": simulated_s,
         "wall_s": float(wall_s),
         "goodput": None if objective is None else _goodput(finished, objective, len(requests)),
         "warnings": list(warnings),
     }
     return {key: summary[key] for key in SUMMARY_KEYS}
+
+
+def _hit_split(ran: pd.DataFrame, tiers: tuple[TierFigures, ...]) -> dict[str, float | None]:
+    admitted = ran[ran["hit_tokens"].notna()]
+    asked = int(admitted["prompt_tokens"].sum())
+    tokens = dict.fromkeys(SOURCES, 0)
+    tokens["device"] = int(admitted["hit_tokens"].sum())
+    for tier in tiers:
+        if tier.source:
+            tokens[tier.source] = int(admitted["external_hit_tokens"].fillna(0).sum())
+    tokens["missed"] = asked - sum(tokens.values())
+    return {source: _ratio(count, asked) for source, count in tokens.items()}
 
 
 def spread(values: pd.Series[float]) -> dict[str, float | None]:

@@ -1,7 +1,7 @@
 """Transcripts of the engine's own decisions, followed by the core, answer by answer.
 
-`verify_file` reads one transcript and holds every answer in it against the core's; formats the
-core cannot follow yet are read and counted as skipped. Nothing here decides anything.
+`verify_file` reads one transcript and holds every answer in it against the core's. Nothing here
+decides anything.
 """
 
 from __future__ import annotations

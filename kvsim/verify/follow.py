@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kvsim.errors import KvsimError
-from kvsim.verify import cache_ops, masks, steps
-from kvsim.verify.fields import OPS, num_answers
-from kvsim.verify.reading import Transcript, read_transcript
-from kvsim.verify.report import Answer, Difference, FileReport, Following, Skipped
+from kvsim.verify import cache_ops, masks, offload, steps
+from kvsim.verify.reading import read_transcript
+from kvsim.verify.report import Answer, Difference, FileReport, Skipped
 
 
 def verify_file(path: str | Path) -> FileReport:
@@ -61,16 +60,9 @@ def _difference(answer: Answer) -> Difference:
     return Difference(answer.line, answer.op, answer.what, answer.expected, answer.got)
 
 
-def _skip(transcript: Transcript) -> Following:
-    """Count the answers of a format that the core does not know yet."""
-    for line in transcript.lines:
-        if num := num_answers(OPS[transcript.format][line.op]):
-            yield Skipped(num)
-
-
 _FOLLOWERS = {
     "kvsim-transcript/1": cache_ops.follow,
     "kvsim-steps/1": steps.follow,
     "kvsim-masks/1": masks.follow,
-    "kvsim-offload/1": _skip,
+    "kvsim-offload/1": offload.follow,
 }

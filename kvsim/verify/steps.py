@@ -24,7 +24,7 @@ def follow(transcript: Transcript) -> Following:
     Raises:
         TranscriptError: a request that stands twice, or is longer than the model takes.
     """
-    arrivals = _arrivals(transcript)
+    arrivals = read_arrivals(transcript)
     config = transcript.config
     cache = KVCache(
         cache_config(
@@ -113,7 +113,7 @@ def _steps(
             return
 
 
-def _arrivals(transcript: Transcript) -> deque[tuple[int, Request]]:
+def read_arrivals(transcript: Transcript) -> deque[tuple[int, Request]]:
     """The requests by the step before which they arrive."""
     found: dict[str, tuple[int, Request]] = {}
     for line in transcript.lines:

@@ -37,7 +37,7 @@ def queue(pool: Pool) -> list[int]:
 def take(pool: Pool, num: int) -> list[int]:
     """The ids of blocks taken, in order."""
     ring = np.zeros(16, dtype=np.int32)
-    take_run(pool, ring, 0, num)
+    take_run(pool, ring, 15, 0, num)
     return ring[:num].tolist()
 
 
@@ -45,7 +45,7 @@ def give_back(pool: Pool, ids: list[int], *, prepend: bool) -> None:
     """Give blocks back in the order listed."""
     ring = np.zeros(16, dtype=np.int32)
     ring[: len(ids)] = ids[::-1]
-    give_back_run(pool, ring, 0, len(ids), prepend)
+    give_back_run(pool, ring, -1, 0, len(ids), prepend)
 
 
 def test_a_new_pool_is_free_in_the_order_of_its_ids() -> None:

@@ -22,6 +22,7 @@ def finished(order: int = 0, **changes: object) -> RequestRecord:
     record.end_s = record.arrival_s + 4
     record.hit_tokens = 512
     record.full_hit_tokens = 768
+    record.external_hit_tokens = 256
     record.hit_ended = "window"
     for name, value in changes.items():
         setattr(record, name, value)
@@ -49,6 +50,7 @@ def test_a_request_becomes_a_row() -> None:
         "hit_ended": "window",
         "group_hit_tokens": [768, 512],
         "full_hit_tokens": 768,
+        "external_hit_tokens": 256,
     }
     assert frame["refused"].isna().all()
 
@@ -111,17 +113,23 @@ def test_empty_logs_have_their_columns() -> None:
 def test_a_timeline() -> None:
     log = TimelineLog()
     log.add(0.0, used_blocks=0, cached_blocks=0, free_blocks=99, running=0, waiting=3)
-    log.add(1.5, used_blocks=10, cached_blocks=7, free_blocks=89, running=2, waiting=1)
+    shares = (0.5, 0.25, None, None)
+    log.add(1.5, 10, 7, 89, running=2, waiting=1, utilization=shares)
     assert len(log) == 2
     frame = log.frame()
     assert list(frame.columns) == list(TIMELINE_COLUMNS)
-    assert frame.to_dict("list") == {
+    numbers = frame.astype(object).where(frame.notna(), None)
+    assert numbers.to_dict("list") == {
         "time_s": [0.0, 1.5],
         "used_blocks": [0, 10],
         "cached_blocks": [0, 7],
         "free_blocks": [99, 89],
         "running": [0, 2],
         "waiting": [3, 1],
+        "store_utilization": [None, 0.5],
+        "load_utilization": [None, 0.25],
+        "disk_store_utilization": [None, None],
+        "disk_load_utilization": [None, None],
     }
 
 

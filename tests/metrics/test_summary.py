@@ -11,6 +11,7 @@ import pytest
 from kvsim.config import Objective
 from kvsim.metrics.records import RequestLog, RequestRecord
 from kvsim.metrics.summary import SUMMARY_KEYS, RunCounters, spread, summarize
+from kvsim.metrics.tiers import TierFigures
 
 OF_THE_ISSUE = {
     *("token_hit_rate", "request_hit_rate", "hit_tokens", "queried_tokens", "num_requests"),
@@ -61,8 +62,8 @@ def test_counters_pass_through() -> None:
         "preempted_queried_tokens": 10,
         "preempted_hit_tokens": 11,
         "evicted_blocks": 12,
-        "bytes_stored": 13,
-        "bytes_loaded": 14,
+        "external_queried_tokens": 13,
+        "external_hit_tokens": 14,
         "simulated_s": 4.0,
     }
     made = summary({}, **counters)
@@ -70,6 +71,64 @@ def test_counters_pass_through() -> None:
     assert made["num_blocks"] == 100
     assert made["wall_s"] == 0.25
     assert made["warnings"] == ["coarse"]
+
+
+def tier(name: str, source: str | None, **changes: Any) -> TierFigures:
+    """Two groups, of chunks of 10 and 20 bytes."""
+    figures: dict[str, Any] = {
+        "name": name,
+        "source": source,
+        "chunks_stored": [3, 4],
+        "bytes_stored": [30, 80],
+        "chunks_loaded": [2, 1],
+        "bytes_loaded": [20, 20],
+        "bytes_loaded_once": 22,
+        "chunks_evicted": 5,
+        "stores_refused": 6,
+        "capacity_bytes": 1000,
+        "used_bytes_max": 900,
+        "store_utilization": 0.5,
+        "load_utilization": 0.25,
+        "break_even_bytes_per_s": None,
+    }
+    return TierFigures(**{**figures, **changes})
+
+
+def test_tiers() -> None:
+    tiers = (tier("cpu", "cpu"), tier("disk", None, bytes_stored=[0, 0], bytes_loaded=[500, 0]))
+    row = {"hit_tokens": 400, "external_hit_tokens": 100, "prompt_tokens": 1000}
+    made = summary(row, {"refused": "too long"}, tiers=tiers)
+    assert list(made["tiers"]) == ["cpu", "disk"]
+    assert made["tiers"]["cpu"] == {
+        "bytes_stored": 110,
+        "bytes_loaded": 40,
+        "chunks_stored": 7,
+        "chunks_loaded": 3,
+        "chunks_evicted": 5,
+        "stores_refused": 6,
+        "capacity_bytes": 1000,
+        "used_bytes_max": 900,
+        "loaded_share": 0.2,
+        "store_utilization": 0.5,
+        "load_utilization": 0.25,
+        "break_even_bytes_per_s": None,
+        "by_group": [
+            {"chunks_stored": 3, "bytes_stored": 30, "chunks_loaded": 2, "bytes_loaded": 20},
+            {"chunks_stored": 4, "bytes_stored": 80, "chunks_loaded": 1, "bytes_loaded": 20},
+        ],
+    }
+    assert made["tiers"]["disk"]["loaded_share"] is None
+    # Only the tier next to the device counts.
+    assert (made["bytes_stored"], made["bytes_loaded"]) == (110, 40)
+    assert made["hit_split"] == {"device": 0.4, "cpu": 0.1, "remote": 0.0, "missed": 0.5}
+
+
+def test_without_tiers_what_is_no_hit_is_missed() -> None:
+    made = summary({"hit_tokens": 400}, {"hit_tokens": 0})
+    assert made["tiers"] == {}
+    assert (made["bytes_stored"], made["bytes_loaded"]) == (0, 0)
+    assert made["hit_split"] == {"device": 0.2, "cpu": 0.0, "remote": 0.0, "missed": 0.8}
+    assert summary({"refused": "too long"})["hit_split"]["missed"] is None
 
 
 def test_rates() -> None:

@@ -1,0 +1,208 @@
+"""The tiers of a scenario: made, connected to a cache, and their figures at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from kvsim.cache.manager import KVCache
+from kvsim.catalog.sizes import ASSUMED_BLOCK_BYTES
+from kvsim.config import CpuOffload, MooncakeOffload, Scenario
+from kvsim.config.offload import link_spec
+from kvsim.engine.clock import Clock
+from kvsim.engine.link import Link
+from kvsim.engine.offloading import Offloading, utilization_in_all
+from kvsim.engine.step_time import StepTimeParams
+from kvsim.metrics.tiers import TierFigures
+from kvsim.offload.connector import OffloadConnector
+from kvsim.offload.cpu_tier import ChunkTier
+from kvsim.offload.disk import DiskConnector
+from kvsim.offload.mooncake import MooncakeConnector, MooncakeStore
+from kvsim.policies.chunks import chunk_bytes, num_chunks_in
+
+
+class Tiers(Protocol):
+    """The tiers of one replica."""
+
+    offloading: Offloading
+
+    @property
+    def num_queried_tokens(self) -> int:
+        """Tokens left after the local hit when the tier was first asked."""
+
+    @property
+    def num_hit_tokens(self) -> int:
+        """Of these, tokens that the tier had."""
+
+    def figures(self, simulated_s: float) -> tuple[TierFigures, ...]:
+        """The tiers at the end of a run of so many seconds, the one next to the device first."""
+
+
+def make_tiers(
+    scenario: Scenario, clock: Clock, cache: KVCache, step_time: StepTimeParams
+) -> Tiers | None:
+    """The tiers a scenario describes, with their links; None where it has none."""
+    if isinstance(scenario.offload, CpuOffload):
+        return _CpuTiers(scenario, scenario.offload, clock, cache, step_time)
+    if isinstance(scenario.offload, MooncakeOffload):
+        return _StoreTier(scenario, scenario.offload, clock, cache, step_time)
+    return None
+
+
+def tier_warnings(scenario: Scenario) -> Iterator[str]:
+    """What a run with tiers cannot show."""
+    if scenario.offload is None:
+        return
+    assumed = scenario.tier_block_sizes.assumed
+    if assumed:
+        groups = ", ".join(str(group) for group in assumed)
+        yield (
+            f"model.groups: bytes_per_block is not given for group {groups}; "
+            f"{ASSUMED_BLOCK_BYTES:,} bytes (1 MiB) are taken for tiers and links."
+        )
+    if scenario.engine.profile != "vllm-0.33":
+        yield (
+            f"offload: tiers follow vllm-0.33, whatever the profile ({scenario.engine.profile}) is."
+        )
+
+
+class _CpuTiers:
+    """Chunks in the host's memory."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        written: CpuOffload,
+        clock: Clock,
+        cache: KVCache,
+        step_time: StepTimeParams,
+    ) -> None:
+        sizes = scenario.tier_block_sizes
+        self._chunk_bytes = chunk_bytes(sizes.pool_bytes, written.blocks_per_chunk, 1)
+        self._tier = ChunkTier(
+            written.num_chunks or num_chunks_in(written.capacity, self._chunk_bytes),
+            written.eviction,
+        )
+        self._blocks_per_chunk = written.blocks_per_chunk
+        self._group_bytes = sizes.group_bytes
+        self._disk_link: Link | None = None
+        chunks: dict[str, Any] = {
+            "blocks_per_chunk": written.blocks_per_chunk,
+            "prompt_only": written.prompt_only,
+        }
+        below = written.below
+        if below is None:
+            self._connector = OffloadConnector(cache, self._tier, **chunks)
+        else:
+            disk = ChunkTier(num_chunks_in(below.capacity, self._chunk_bytes))
+            self._connector = DiskConnector(cache, self._tier, disk, **chunks)
+            self._disk_link = Link(clock, link_spec(below.link, below.link_efficiency))
+        self.offloading = Offloading(
+            clock,
+            self._connector,
+            Link(clock, link_spec(written.link, written.link_efficiency)),
+            sizes,
+            step_time,
+            name="cpu",
+            blocks_per_chunk=written.blocks_per_chunk,
+            max_num_batched_tokens=scenario.engine.max_num_batched_tokens,
+            overlap_loads=written.overlap_loads,
+            disk_link=self._disk_link,
+        )
+
+    @property
+    def num_queried_tokens(self) -> int:
+        return self._connector.external_queries
+
+    @property
+    def num_hit_tokens(self) -> int:
+        return self._connector.external_hits
+
+    def figures(self, simulated_s: float) -> tuple[TierFigures, ...]:
+        tier = self._tier
+        cpu = self.offloading.figures(
+            source="cpu",
+            chunks_evicted=tier.num_evicted,
+            stores_refused=tier.num_refused,
+            num_chunks=tier.num_chunks,
+            num_used_max=tier.num_used_max,
+            chunk_bytes=self._chunk_bytes,
+            simulated_s=simulated_s,
+        )
+        if self._disk_link is None or not isinstance(self._connector, DiskConnector):
+            return (cpu,)
+        return (cpu, self._disk_figures(self._connector, self._disk_link, simulated_s))
+
+    def _disk_figures(
+        self, connector: DiskConnector, link: Link, simulated_s: float
+    ) -> TierFigures:
+        sizes = [size * self._blocks_per_chunk for size in self._group_bytes]
+
+        def times_sizes(chunks: list[int]) -> list[int]:
+            return [count * size for count, size in zip(chunks, sizes, strict=True)]
+
+        disk = connector.disk
+        return TierFigures(
+            name="disk",
+            source=None,
+            chunks_stored=connector.disk_chunks_stored,
+            bytes_stored=times_sizes(connector.disk_chunks_stored),
+            chunks_loaded=connector.disk_chunks_loaded,
+            bytes_loaded=times_sizes(connector.disk_chunks_loaded),
+            bytes_loaded_once=sum(times_sizes(connector.disk_chunks_loaded_once)),
+            chunks_evicted=disk.num_evicted,
+            stores_refused=disk.num_refused,
+            capacity_bytes=disk.num_chunks * self._chunk_bytes,
+            used_bytes_max=disk.num_used_max * self._chunk_bytes,
+            **utilization_in_all(link, simulated_s),
+            break_even_bytes_per_s=None,
+        )
+
+
+class _StoreTier:
+    """The Mooncake store, as one node uses it."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        written: MooncakeOffload,
+        clock: Clock,
+        cache: KVCache,
+        step_time: StepTimeParams,
+    ) -> None:
+        sizes = scenario.tier_block_sizes
+        self._unit_bytes = chunk_bytes(sizes.pool_bytes, 1, 1)
+        self._store = MooncakeStore(num_chunks_in(written.capacity, self._unit_bytes))
+        self._connector = MooncakeConnector(cache, self._store)
+        self.offloading = Offloading(
+            clock,
+            self._connector,
+            Link(clock, link_spec(written.link, written.link_efficiency)),
+            sizes,
+            step_time,
+            name="mooncake",
+            blocks_per_chunk=1,
+            max_num_batched_tokens=scenario.engine.max_num_batched_tokens,
+            overlap_loads=written.overlap_loads,
+        )
+
+    @property
+    def num_queried_tokens(self) -> int:
+        return self._connector.external_queries
+
+    @property
+    def num_hit_tokens(self) -> int:
+        return self._connector.external_hits
+
+    def figures(self, simulated_s: float) -> tuple[TierFigures, ...]:
+        store = self._store
+        figures = self.offloading.figures(
+            source="remote",
+            chunks_evicted=store.num_evicted,
+            stores_refused=0,  # whatever is in use, something can leave: there are no leases
+            num_chunks=store.num_units,
+            num_used_max=store.num_used_max,
+            chunk_bytes=self._unit_bytes,
+            simulated_s=simulated_s,
+        )
+        return (figures,)
