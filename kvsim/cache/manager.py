@@ -314,8 +314,7 @@ class KVCache:
             False where there is no room; nothing is taken then.
 
         Raises:
-            ValueError: a sequence that holds blocks, nothing to load, or a hit that no longer
-                holds.
+            ValueError: it holds blocks, there is nothing to load, or its hit no longer holds.
         """
         if sequence.slot >= 0:
             raise ValueError("only a sequence that holds nothing can be loaded")

@@ -8,7 +8,7 @@ lookups, and is told which jobs are done. The engine's rules: vLLM 0.33.0,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -102,23 +102,26 @@ class OffloadConnector:
             config.groups, blocks_per_chunk, config.retention_interval, dcp_world_size
         ):
             raise ValueError(f"retention_interval: {problem}")
+        specs = tuple(
+            replace(group, eagle=group.eagle and config.use_eagle) for group in config.groups
+        )
         self.tier = tier
         self.external_queries = 0
         self.external_hits = 0
-        num_groups = len(config.groups)
+        num_groups = len(specs)
         self.chunks_stored = [0] * num_groups
         self.blocks_stored = [0] * num_groups
         self.chunks_loaded = [0] * num_groups
         self.blocks_loaded = [0] * num_groups
         self.chunks_loaded_once = [0] * num_groups
         self._cache = cache
-        self._specs = config.groups
+        self._specs = specs
         self._groups = tuple(
-            group_chunks(group, blocks_per_chunk, dcp_world_size) for group in config.groups
+            group_chunks(group, blocks_per_chunk, dcp_world_size) for group in specs
         )
         self._order = lookup_order(self._groups)
         alignment = alignment_tokens(config.groups, blocks_per_chunk, dcp_world_size)
-        self._rows = store_rows(config.groups, self._groups, alignment, blocks_per_chunk)
+        self._rows = store_rows(specs, self._groups, alignment, blocks_per_chunk)
         self._alignment = alignment or 0
         self._interval = DENSE if config.retention_interval is None else config.retention_interval
         self._blocks_per_chunk = blocks_per_chunk
