@@ -25,12 +25,12 @@ def test_boundaries_that_differ(tmp_path: Path) -> None:
     assert report.first_difference == Difference(
         4, "replay_boundaries", "boundaries", [48], [32, 48]
     )
-    assert (report.checked, report.skipped) == (2, 1)
+    assert (report.checked, report.skipped) == (3, 0)
 
 
-def test_store_masks_alone_are_nothing_to_check(tmp_path: Path) -> None:
+def test_store_masks_alone_are_checked(tmp_path: Path) -> None:
     report = verify_file(write(tmp_path / "a.gz", [MASKS[0], MASKS[2], MASKS[2]]))
-    assert (report.identical, report.checked, report.skipped) == (None, 0, 2)
+    assert (report.identical, report.checked, report.skipped) == (True, 2, 0)
 
 
 @pytest.mark.parametrize(

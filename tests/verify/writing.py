@@ -118,38 +118,7 @@ MASKS: list[Record] = [
         "boundaries": [32, 48],
     },
 ]
-"""A mask, a store mask and replay boundaries; two answers, one skipped."""
-
-OFFLOAD: list[Record] = [
-    {
-        "format": "kvsim-offload/1",
-        "engine": "vllm 0.33.0",
-        "config": {
-            **_STEPS_CONFIG,
-            "chunks": 5,
-            "blocks_per_chunk": 1,
-            "eviction": "lru",
-            "prompt_only": True,
-            "load_steps": 1,
-            "store_steps": 1,
-        },
-    },
-    STEPS[1],
-    {**STEPS[3], "stores": [{"offered": [[0, 1, 4]], "stored": [], "evicted": []}]},
-    {
-        "op": "totals",
-        "steps": 3,
-        "stored": 0,
-        "loaded": 0,
-        "evicted": 0,
-        "refused": 0,
-        "external_queries": 9,
-        "external_hits": 0,
-        "queries": 9,
-        "hits": 0,
-    },
-]
-"""A step and totals; 21 answers, all skipped."""
+"""A mask, a store mask and replay boundaries; three answers."""
 
 
 def write(path: Path, records: list[Record]) -> Path:
