@@ -16,6 +16,8 @@ from kvsim.config.parts import (
     RooflineStepTime,
 )
 from kvsim.config.scenario import Scenario
+from kvsim.config.sessions import Sessions
+from kvsim.config.synthetic import SyntheticWorkload
 from kvsim.config.workload import ScriptRequest, ScriptWorkload, TraceWorkload
 
 __all__ = [
@@ -33,5 +35,7 @@ __all__ = [
     "Scenario",
     "ScriptRequest",
     "ScriptWorkload",
+    "Sessions",
+    "SyntheticWorkload",
     "TraceWorkload",
 ]

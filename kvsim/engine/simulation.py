@@ -12,6 +12,7 @@ from kvsim.cache.manager import CacheConfig, KVCache
 from kvsim.capacity import BlockDerivation, derive_num_blocks, group_spec
 from kvsim.config import ConstantStepTime, Scenario
 from kvsim.engine.clock import Clock
+from kvsim.engine.feeding import SessionFeeder
 from kvsim.engine.replica import Replica
 from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.step_time import StepTimeParams, constant_step_time, step_time_params
@@ -105,7 +106,9 @@ def simulate(
     Raises:
         KvsimError: the workload cannot be read, or none of its requests can run.
     """
-    workload = open_workload(scenario.workload, scenario.scheduler_block_tokens)
+    workload = open_workload(
+        scenario.workload, scenario.scheduler_block_tokens, scenario.seed
+    )
     cache = make_cache(scenario)
     scheduler = Scheduler(
         cache,
@@ -126,8 +129,11 @@ def simulate(
         one_by_one=one_by_one,
     )
     told = on_progress or (lambda share: None)
-    feeder = _one_after_another if workload.concurrency else _by_arrival_time
-    clock.process(feeder(clock, workload, replica, told))
+    if workload.sessions is not None:
+        SessionFeeder(clock, workload, replica, told)
+    else:
+        feeder = _one_after_another if workload.concurrency else _by_arrival_time
+        clock.process(feeder(clock, workload, replica, told))
     clock.run()
     told(1.0)
     if replica.num_refused == len(requests):
