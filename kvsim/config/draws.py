@@ -145,8 +145,6 @@ def _parse(value: object, what: str, forms: Forms, example: str) -> Draw:
             raise ValueError(
                 f"{show(value)}: {low} is above {high}. Write the smaller one as {low}."
             )
-    if form == "ramp" and filled["from_per_s"] == filled["to_per_s"] == 0:
-        raise ValueError(f"{show(value)}: nothing ever starts. Give a rate above 0.")
     return Draw(form, filled)
 
 

@@ -156,7 +156,7 @@ def _synthetic(workload: SyntheticWorkload) -> Iterator[Problem]:
     place, sessions = "workload.sessions", workload.sessions
     if sessions.starts is None and sessions.concurrency is None:
         text = "has neither starts nor concurrency. Give one, as in starts: poisson(per_s=2)."
-        yield Problem(place, text)
+        yield Problem(place, text, (f"{place}.starts", f"{place}.concurrency"))
     needs = [f"{place}.starts"] * (sessions.starts == "recorded")
     for number, content in enumerate(workload.content):
         for key, value in content:

@@ -15,7 +15,6 @@ def stream(seed: int, *names: str | int) -> np.random.Generator:
         names: as in ``("session", 7)``; the same path gives the same numbers, whatever else is
             drawn before, between or after.
     """
-    path = "/".join(f"{type(name).__name__}:{name}" for name in names)
-    words = np.frombuffer(hashlib.sha256(path.encode()).digest()[:16], dtype="<u4")
+    words = np.frombuffer(hashlib.sha256(repr(names).encode()).digest()[:16], dtype="<u4")
     sequence = np.random.SeedSequence(seed, spawn_key=tuple(words.tolist()))
     return np.random.Generator(np.random.PCG64(sequence))
