@@ -18,7 +18,7 @@ from kvsim.config.parts import (
 from kvsim.config.scenario import Scenario
 from kvsim.config.sessions import Sessions
 from kvsim.config.synthetic import SyntheticWorkload
-from kvsim.config.workload import ScriptRequest, ScriptWorkload, TraceWorkload
+from kvsim.config.workload import Reuse, ScriptRequest, ScriptWorkload, TraceWorkload
 
 __all__ = [
     "AttentionTermConfig",
@@ -31,6 +31,7 @@ __all__ = [
     "Node",
     "Objective",
     "Output",
+    "Reuse",
     "RooflineStepTime",
     "Scenario",
     "ScriptRequest",

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TypeVar
+
 from kvsim.config import ScriptWorkload, SyntheticWorkload, TraceWorkload
-from kvsim.workload.request import Request, Workload
+from kvsim.errors import Problems
+from kvsim.workload.request import Request, Session, Workload
 from kvsim.workload.script import open_script
+from kvsim.workload.sessions import in_open_loop, with_starts
 from kvsim.workload.synthetic import open_synthetic
-from kvsim.workload.traces import open_trace
+from kvsim.workload.traces import coarse_ids_warning, open_trace
+from kvsim.workload.traces.trace import Trace
 
 __all__ = ["Request", "Workload", "open_workload"]
+
+_Item = TypeVar("_Item", Request, Session)
 
 
 def open_workload(
@@ -32,4 +40,61 @@ def open_workload(
         return open_script(config)
     if isinstance(config, SyntheticWorkload):
         return open_synthetic(config, seed)
-    return open_trace(config, scheduler_block_tokens)
+    return _open_trace(config, scheduler_block_tokens, seed)
+
+
+def _open_trace(config: TraceWorkload, scheduler_block_tokens: int, seed: int) -> Workload:
+    trace = open_trace(config, seed)
+    warnings = []
+    if trace.block_tokens is not None and trace.block_tokens > scheduler_block_tokens:
+        warnings.append(
+            coarse_ids_warning(
+                trace.shown,
+                trace.block_tokens,
+                scheduler_block_tokens,
+                shared_tails=config.partial_tail == "shared",
+            )
+        )
+    workload = Workload(
+        requests=iter(()),
+        warnings=warnings,
+        block_tokens=trace.block_tokens,
+        share_read=trace.share_read,
+    )
+    played = config.sessions
+    if played is None:
+        workload.requests = _with_notices(trace.requests(), trace, workload)
+        return workload
+    if not trace.has_sessions:
+        raise _no_sessions(trace)
+    sessions = trace.sessions()
+    if played.concurrency is None:
+        sessions = with_starts(sessions, played.starts, seed, trace.shown)
+    sessions = _with_notices(sessions, trace, workload)
+    workload.concurrency = played.concurrency
+    if played.loop == "open":
+        workload.requests = in_open_loop(sessions)
+    else:
+        workload.sessions = sessions
+    return workload
+
+
+def _with_notices(items: Iterator[_Item], trace: Trace, workload: Workload) -> Iterator[_Item]:
+    """Passes requests or sessions on, and adds what was noticed when all are read."""
+    gaps_for_delays = False
+    for item in items:
+        if isinstance(item, Session):
+            gaps_for_delays |= not item.delays_recorded
+        yield item
+    workload.warnings += trace.warnings
+    if gaps_for_delays and workload.sessions is not None:
+        workload.warnings.append(
+            f"{trace.shown}: no think or tool times are recorded, so a turn comes as long after "
+            "the end of the answer before it as it was recorded after its arrival: sessions last "
+            "longer than they did."
+        )
+
+
+def _no_sessions(trace: Trace) -> Problems:
+    text = f"sessions: format {trace.format} has none here. Leave the section out."
+    return Problems(trace.shown, [text])

@@ -37,7 +37,7 @@ def read_recorded(file: Path, shown: str) -> RecordedTrace:
     )
     rows = [
         (request.num_prompt_tokens, request.num_output_tokens, request.arrival_s)
-        for request in open_trace(config, 1).requests
+        for request in open_trace(config).requests()
     ]
     prompt_tokens, output_tokens, times_s = zip(*rows, strict=True)
     times = np.array(times_s)
