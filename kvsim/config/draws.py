@@ -23,7 +23,7 @@ Forms = Mapping[str, Mapping[str, float | None]]
 LENGTH_FORMS: Forms = {
     "uniform": {"low": None, "high": None},
     "lognormal": {"median": None, "sigma": None, "max": TOKENS_MAX},
-    "geometric": {"mean": None},
+    "geometric": {"mean": None, "least": 1},
     "recorded-prompt": {},
     "recorded-output": {},
 }
@@ -137,6 +137,7 @@ def _parse(value: object, what: str, forms: Forms, example: str) -> Draw:
     }
     for low, high in (
         ("low", "high"),
+        ("least", "mean"),
         ("low_s", "high_s"),
         ("median", "max"),
         ("median_s", "max_s"),
@@ -176,6 +177,7 @@ _RANGES = {
     "median": _AT_LEAST_1,
     "max": _AT_LEAST_1,
     "mean": _AT_LEAST_1,
+    "least": _AT_LEAST_1,
     "sigma": (0.0, 10.0, "Use 0 to 10."),
     "median_s": _ABOVE_0,
     "mean_s": _ABOVE_0,

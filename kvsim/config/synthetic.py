@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr, Strict, Tag
 
 from kvsim.config.draws import Duration, Length, LengthOr0
-from kvsim.config.fields import TOKENS_MAX, Count, Positive, Text, Tokens, kind_of
+from kvsim.config.fields import Count, Positive, Text, Tokens, kind_of
 from kvsim.config.sessions import Sessions
 from kvsim.config.validation import Section
 
@@ -40,15 +40,19 @@ class Chat(WithSystemPrompt):
 
     kind: Literal["chat"] = Field(description="kind of content")
     turns: Length = Field(default="geometric(mean=4)", description="turns of a session")
+    first_tokens: Length | None = Field(
+        default=None, description="tokens a user adds in the first turn; null: as in the others"
+    )
     user_tokens: Length = Field(
         default="lognormal(median=60, sigma=1)", description="tokens a user adds in a turn"
     )
     think_s: Duration = Field(
         default="exponential(mean_s=30)", description="from an answer to the next question"
     )
-    answers_return: bool = Field(
-        default=True,
-        description="whether the next prompt holds the answer as it was made; false: rewritten",
+    answers: Literal["return", "rewritten", "dropped"] = Field(
+        default="return",
+        description="what the next prompt holds of an answer: what was made, other text as long, or "
+        "nothing",
     )
 
 
@@ -101,8 +105,8 @@ class DocumentQa(WithSystemPrompt):
     """Several questions about one long document, each without those before it."""
 
     kind: Literal["document-qa"] = Field(description="kind of content")
-    num_documents: Annotated[int, Field(ge=1, le=10_000_000)] = Field(
-        default=1000, description="documents there are"
+    num_documents: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(
+        default=1000, description="documents there are; null: each session has its own"
     )
     document_zipf: NonNegative = Field(
         default=0.8, description="popularity of document k is k**-document_zipf"
@@ -195,20 +199,3 @@ class SyntheticWorkload(Section):
     def file(self) -> Path | None:
         """Where the trace is, None where none is named."""
         return None if self.path is None else self._directory / self.path
-
-
-__all__ = [
-    "TOKENS_MAX",
-    "Agentic",
-    "AnyContent",
-    "Chat",
-    "Content",
-    "Cycle",
-    "DocumentQa",
-    "FewShot",
-    "OneOff",
-    "Rag",
-    "Samples",
-    "SyntheticWorkload",
-    "WithSystemPrompt",
-]

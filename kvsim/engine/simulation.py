@@ -106,9 +106,7 @@ def simulate(
     Raises:
         KvsimError: the workload cannot be read, or none of its requests can run.
     """
-    workload = open_workload(
-        scenario.workload, scenario.scheduler_block_tokens, scenario.seed
-    )
+    workload = open_workload(scenario.workload, scenario.scheduler_block_tokens, scenario.seed)
     cache = make_cache(scenario)
     scheduler = Scheduler(
         cache,

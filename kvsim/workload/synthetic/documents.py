@@ -55,9 +55,10 @@ class DocumentQaGenerator:
         self._uids = uids
         self._paths = PathUids(uids)
         self._system = SystemPrompts(config, uids, rng, recorded)
-        self._popularity = Zipf(config.num_documents, config.document_zipf)
-        lengths = Lengths(config.document_tokens, recorded)
-        self._document_tokens = lengths.draw(rng, config.num_documents)
+        self._lengths = Lengths(config.document_tokens, recorded)
+        num = config.num_documents or 0
+        self._popularity = Zipf(num, config.document_zipf) if num else None
+        self._document_tokens = self._lengths.draw(rng, num)
         self._questions = Lengths(config.questions, recorded)
         self._question_tokens = Lengths(config.question_tokens, recorded)
         self._output_tokens = Lengths(config.output_tokens, recorded)
@@ -65,15 +66,8 @@ class DocumentQaGenerator:
 
     def build(self, session: SessionBuilder, rng: np.random.Generator) -> None:
         """Add the questions about one document."""
-        system_uid, system_tokens = self._system.draw(rng)
-        document = self._popularity.one(rng)
-        shared = (
-            (system_uid, system_tokens),
-            (
-                self._paths.uid(document, system_uid, system_tokens),
-                self._document_tokens[document],
-            ),
-        )
+        system = self._system.draw(rng)
+        shared = (system, self._document(rng, system))
         num_questions = self._questions.one(rng)
         question_tokens = self._question_tokens.draw(rng, num_questions)
         output_tokens = self._output_tokens.draw(rng, num_questions)
@@ -87,3 +81,10 @@ class DocumentQaGenerator:
                 return
             after = (After(index, think_s[number]),)
             uid += 2
+
+    def _document(self, rng: np.random.Generator, system: tuple[int, int]) -> tuple[int, int]:
+        """The uid and the tokens of a document behind a system prompt."""
+        if self._popularity is None:
+            return self._uids.take(1), self._lengths.one(rng)
+        document = self._popularity.one(rng)
+        return self._paths.uid(document, *system), self._document_tokens[document]

@@ -53,8 +53,9 @@ class Lengths:
             low, high = math.ceil(given["low"]), math.floor(given["high"])
             return rng.integers(low, max(low, high), num, endpoint=True)
         if form == "geometric":
-            # The number of trials up to the first success, 1 or more, with the given mean.
-            return rng.geometric(1 / given["mean"], num)
+            # Trials up to the first success, of which `least` are made in any case.
+            more = math.ceil(given["least"]) - 1
+            return more + rng.geometric(1 / max(1.0, given["mean"] - more), num)
         if form == "lognormal":
             drawn = given["median"] * np.exp(given["sigma"] * rng.standard_normal(num))
             return np.clip(np.rint(drawn), 1, given["max"]).astype(np.int64)

@@ -136,12 +136,30 @@ def test_chat_grows_by_answer_and_question() -> None:
     assert prompts[0][1] != spans(second)[0][1]
 
 
-def test_rewritten_answers_do_not_return() -> None:
-    content = {"kind": "chat", "turns": 2, "answers_return": False, "output_tokens": 7}
+def test_answers_can_be_rewritten_or_dropped() -> None:
+    content = {"kind": "chat", "turns": 2, "answers": "rewritten", "output_tokens": 7}
     (session,) = sessions(content, num_sessions=1)
-    rewritten = spans(session)[1][2]
-    assert rewritten[1] == 7
-    assert rewritten[0] != session.turns[0].request.output_uid
+    first, second = spans(session)
+    assert second[:2] == first
+    assert second[2][1] == 7
+    assert second[2][0] != session.turns[0].request.output_uid
+    (session,) = sessions({**content, "answers": "dropped", "user_tokens": 5}, num_sessions=1)
+    first, second = spans(session)
+    assert second[:2] == first
+    assert second[2:] == [(second[2][0], 5)]
+
+
+def test_the_first_turn_can_be_longer() -> None:
+    content = {"kind": "chat", "turns": 3, "first_tokens": 1000, "user_tokens": 5}
+    (session,) = sessions(content, num_sessions=1)
+    assert [tokens for _, tokens in spans(session)[-1]] == [1000, 1000, 200, 5, 200, 5]
+
+
+def test_each_session_can_have_its_own_document() -> None:
+    content = {"kind": "document-qa", "num_documents": None, "questions": 2}
+    made = sessions(content, num_sessions=9)
+    assert all(spans(session)[0][:2] == spans(session)[1][:2] for session in made)
+    assert len({spans(session)[0][1] for session in made}) == 9
 
 
 def test_system_prompts_are_as_popular_as_they_should_be() -> None:
