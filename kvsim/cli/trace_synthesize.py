@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 def synthesize(
     scenario: ScenarioFile,
     out: Annotated[
-        Path, typer.Argument(metavar="OUT", help="Trace to write: .jsonl, .jsonl.gz or .parquet.")
+        Path,
+        typer.Argument(
+            metavar="OUT", help="Trace to write: .jsonl, .jsonl.gz, .jsonl.zst or .parquet."
+        ),
     ],
     settings: Settings = [],  # noqa: B006 - typer copies it
     block_tokens: Annotated[
@@ -48,19 +51,18 @@ def synthesize(
         text = "workload.sessions.concurrency: with it, sessions start when answers end, and there "
         text += "are none here. Give workload.sessions.starts."
         raise Problems(str(scenario), [text])
-    num_requests, session_ids, last_s = 0, 0, 0.0
+    num_sessions, last_s = 0, 0.0
 
     def counted() -> Iterator[Request]:
-        nonlocal num_requests, session_ids, last_s
+        nonlocal num_sessions, last_s
         requests = in_open_loop(synthetic_sessions(workload, loaded.seed))
         for request in islice(requests, limit):
-            num_requests += 1
-            session_ids += request.request_id.endswith(".0000")
+            num_sessions += request.request_id.endswith(".0000")
             last_s = request.arrival_s
             yield request
 
-    write_mooncake(out, counted(), block_tokens)
+    num_requests = write_mooncake(out, counted(), block_tokens)
     sys.stdout.write(
-        f"{out}: {num_requests:,} requests of {session_ids:,} sessions over {last_s:,.1f} s, "
+        f"{out}: {num_requests:,} requests of {num_sessions:,} sessions over {last_s:,.1f} s, "
         f"ids of {block_tokens} tokens\n"
     )

@@ -51,7 +51,7 @@ class Chat(WithSystemPrompt):
     )
     answers: Literal["return", "rewritten", "dropped"] = Field(
         default="return",
-        description="what the next prompt holds of an answer: what was made, other text as long, or "
+        description="what the next prompt holds of an answer: what was made, other text, or "
         "nothing",
     )
 
