@@ -196,6 +196,11 @@ class SyntheticWorkload(Section):
         self._directory = (context or {}).get("directory", Path())
 
     @property
+    def directory(self) -> Path:
+        """What the path is relative to."""
+        return self._directory
+
+    @property
     def file(self) -> Path | None:
         """Where the trace is, None where none is named."""
         return None if self.path is None else self._directory / self.path

@@ -111,8 +111,9 @@ def with_starts(
     if chosen.form == "recorded":
         for session in sessions:
             if session.start_s is None:
-                text = "when sessions start is not recorded. Set workload.sessions.starts, as in "
-                raise Problems(trace, [f"{text}'uniform(span_s=12 h)', or concurrency."])
+                text = "when sessions start is not recorded. Say it with workload.sessions.starts "
+                text += "(on the command line --starts), as in 'uniform(span_s=12 h)'."
+                raise Problems(trace, [text])
             yield session
     elif chosen.form == "uniform":
         drawn = random.Random(seed)
@@ -137,6 +138,9 @@ def in_open_loop(sessions: Iterable[Session]) -> Iterator[Request]:
 
     Args:
         sessions: in order of `start_s`, with times of their turns.
+
+    Raises:
+        Problems: turns without times.
     """
     alive: list[tuple[float, int, int, list[Request]]] = []
 
@@ -145,6 +149,9 @@ def in_open_loop(sessions: Iterable[Session]) -> Iterator[Request]:
             heapq.heappush(alive, (left[index].arrival_s, number, index, left))
 
     for number, session in enumerate(sessions):
+        if not session.timed:
+            text = f"session {session.session_id}: has no times, only what its turns wait for."
+            raise Problems("workload", [f"sessions.loop: open: {text} Use loop: closed."])
         start_s = _start_s(session)
         while alive and alive[0][0] < start_s:
             _, earlier, index, left = heapq.heappop(alive)

@@ -109,8 +109,8 @@ def test_recorded_starts_have_to_be_there() -> None:
     with pytest.raises(Problems) as caught:
         list(with_starts([session("a", None, 0)], None, 0, "t.jsonl"))
     assert caught.value.problems == [
-        "when sessions start is not recorded. Set workload.sessions.starts, as in "
-        "'uniform(span_s=12 h)', or concurrency."
+        "when sessions start is not recorded. Say it with workload.sessions.starts (on the command "
+        "line --starts), as in 'uniform(span_s=12 h)'."
     ]
 
 
@@ -146,6 +146,17 @@ def test_an_open_loop_is_sorted_by_arrival() -> None:
         ("c0", 10.0),
         ("a20", 20.0),
         ("d0", 100.0),
+    ]
+
+
+def test_an_open_loop_needs_times() -> None:
+    untimed = session("a", 0.0, 0)
+    untimed.timed = False
+    with pytest.raises(Problems) as caught:
+        list(in_open_loop([untimed]))
+    assert caught.value.problems == [
+        "sessions.loop: open: session a: has no times, only what its turns wait for. "
+        "Use loop: closed."
     ]
 
 

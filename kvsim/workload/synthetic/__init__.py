@@ -70,7 +70,7 @@ def synthetic_sessions(config: SyntheticWorkload, seed: int) -> Iterator[Session
     Raises:
         KvsimError: as `open_synthetic`.
     """
-    recorded = None if config.file is None else read_recorded(config.file, str(config.path))
+    recorded = None if config.path is None else read_recorded(config.path, config.directory)
     uids = Uids()
     generators: list[Generator] = []
     for number, content in enumerate(config.content):
@@ -85,6 +85,9 @@ def synthetic_sessions(config: SyntheticWorkload, seed: int) -> Iterator[Session
         starts = parse_starts(config.sessions.starts)
         if starts.form == "recorded":
             assert recorded is not None, "checked with the scenario"
+            if recorded.times_s is None:
+                text = f"sessions.starts: {config.path} has no recorded times. Choose others."
+                raise Problems("workload", [text])
             starts_s = iter(recorded.times_s.tolist())
         else:
             starts_s = start_times_s(starts, stream(seed, "starts"), config.num_sessions)

@@ -19,27 +19,33 @@ class RecordedTrace:
 
     Attributes:
         lengths: of its requests.
-        times_s: their arrivals, ascending from 0.
+        times_s: their arrivals, ascending from 0; None where they are not recorded.
     """
 
     lengths: Recorded
-    times_s: npt.NDArray[np.float64]
+    times_s: npt.NDArray[np.float64] | None
 
 
-def read_recorded(file: Path, shown: str) -> RecordedTrace:
+def read_recorded(path: str, directory: Path) -> RecordedTrace:
     """Read lengths and times, 24 bytes a request.
+
+    Args:
+        path: the trace, as written.
+        directory: what it is relative to.
 
     Raises:
         KvsimError: the trace cannot be read.
     """
     config = TraceWorkload.model_validate(
-        {"kind": "trace", "path": str(file)}, context={"directory": Path()}
+        {"kind": "trace", "path": path}, context={"directory": directory}
     )
-    rows = [
-        (request.num_prompt_tokens, request.num_output_tokens, request.arrival_s)
-        for request in open_trace(config).requests()
-    ]
-    prompt_tokens, output_tokens, times_s = zip(*rows, strict=True)
-    times = np.array(times_s)
-    lengths = Recorded(np.array(prompt_tokens), np.array(output_tokens))
-    return RecordedTrace(lengths, times - times[0])
+    trace = open_trace(config)
+    timed = not trace.has_sessions or (trace.starts_recorded and trace.timed)
+    requests = (
+        trace.requests()
+        if timed
+        else (turn.request for session in trace.sessions() for turn in session.turns)
+    )
+    rows = np.array([(r.num_prompt_tokens, r.num_output_tokens, r.arrival_s) for r in requests])
+    lengths = Recorded(rows[:, 0].astype(np.int64), rows[:, 1].astype(np.int64))
+    return RecordedTrace(lengths, rows[:, 2] - rows[0, 2] if timed else None)
