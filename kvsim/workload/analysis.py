@@ -275,20 +275,25 @@ class TraceBlocks:
         return list(zip(edges.tolist(), counts.tolist(), strict=True))
 
 
-def ideal_hit_tokens(requests: Iterable[Request]) -> tuple[int, int]:
+def ideal_hit_tokens(requests: Iterable[Request], first: int = 0) -> tuple[int, int]:
     """`(tokens found, tokens)` where nothing is evicted and a prefix may end at any token.
 
     Prefixes are compared as contents say, so this is the way to tell what `SharedTails` adds.
+
+    Args:
+        requests: in order of arrival.
+        first: the first request that counts, from 0.
     """
     longest: dict[int, int] = {}
     hit_tokens = num_tokens = 0
-    for request in requests:
-        num_tokens += request.num_prompt_tokens
+    for number, request in enumerate(requests):
+        counts = number >= first
+        num_tokens += request.num_prompt_tokens * counts
         uids, ends = request.content.uids.tolist(), request.content.ends.tolist()
         for uid, end in zip(reversed(uids), reversed(ends), strict=True):
             known = longest.get(uid, 0)
             if known:
-                hit_tokens += min(known, end)
+                hit_tokens += min(known, end) * counts
                 break
         for uid, end in zip(uids, ends, strict=True):
             if uid != request.output_uid and longest.get(uid, 0) < end:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from kvsim.cache.content import Content
 from kvsim.workload.analysis import TraceBlocks, ideal_hit_tokens
-from kvsim.workload.request import Request
+from kvsim.workload.request import Request, Session
 from kvsim.workload.sessions import in_open_loop, with_starts
 from kvsim.workload.traces import TraceOptions, open_trace_file
 
@@ -77,7 +78,7 @@ def chained_prompts(draw: st.DrawFn) -> list[tuple[list[int], int]]:
     return prompts
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(chained_prompts())
 def test_all_capacities_are_as_slow_caches_find(prompts: list[tuple[list[int], int]]) -> None:
     blocks = TraceBlocks.from_requests(
@@ -166,13 +167,19 @@ TABLE = [
 ]
 
 
+@cache
+def claude_code_sessions() -> list[Session]:
+    path = SHARED / "traces/weka_claude_code_710.jsonl.gz"
+    return list(open_trace_file(path, TraceOptions()).sessions())
+
+
 def shared_blocks(name: str, starts: str | None = None) -> TraceBlocks:
+    if starts is not None:
+        sessions = with_starts(claude_code_sessions(), starts, 0, name)
+        return TraceBlocks.from_requests(in_open_loop(sessions), 64)
     trace = open_trace_file(SHARED / f"traces/{name}.jsonl.gz", TraceOptions())
     assert trace.block_tokens is not None
-    if starts is None:
-        return TraceBlocks.from_requests(trace.requests(), trace.block_tokens)
-    sessions = with_starts(trace.sessions(), starts, 0, name)
-    return TraceBlocks.from_requests(in_open_loop(sessions), trace.block_tokens)
+    return TraceBlocks.from_requests(trace.requests(), trace.block_tokens)
 
 
 @needs_shared

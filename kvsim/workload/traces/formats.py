@@ -123,7 +123,7 @@ def _recognised(path: Path, shown: str, wanted: str) -> tuple[str, _File]:
     if wanted != "auto":
         return wanted, file
     if any('"BlockStored"' in line or '"block_hashes"' in line for line in head):
-        raise Problems(shown, [f"format: {_ENGINE_EVENTS}"])
+        raise Problems(shown, [f"line 1: {_ENGINE_EVENTS}"])
     found = _format_of_rows(file.sample)
     if found is not None:
         return found, file
@@ -132,14 +132,20 @@ def _recognised(path: Path, shown: str, wanted: str) -> tuple[str, _File]:
     bad = json_object(head[0])
     if isinstance(bad, str) and head[0].lstrip()[:1] in ("[", "{"):
         raise Problems(shown, [f"line 1: {bad}"])
+    if isinstance(bad, str) and "," in head[0]:
+        headers = [f"{name}: {','.join(columns)}" for name, columns in _CSV_COLUMNS.items()]
+        problem = (
+            f"line 1: {shown_value(head[0])} is no header of a known format. A CSV file begins"
+        )
+        raise Problems(shown, [f"{problem} with the names of its columns ({'; '.join(headers)})."])
     what = shown_value(head[0]) if isinstance(bad, str) else f"keys {', '.join(bad)}"
     raise Problems(shown, [f"line 1: {_not_recognised(f'begins with {what}')}"])
 
 
 _ENGINE_EVENTS = (
     "these are vLLM's KV cache events. They say which blocks were stored and removed, not which "
-    "requests asked for them: a hit leaves no event, and prompts and answers cannot be told apart. "
-    "Replay the requests themselves, as logs of format openai."
+    "requests asked for them: by default a hit leaves no event, and where a prompt ends and its "
+    "answer begins is never said. Replay the requests themselves, as logs of format openai."
 )
 
 

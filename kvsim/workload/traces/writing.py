@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, cast
@@ -128,15 +129,21 @@ def _write_lines(path: Path, ending: str, rows: Iterable[dict[str, Any]]) -> int
     return num_rows
 
 
-def _opened(path: Path, ending: str) -> IO[bytes]:
-    if ending == ".gz":
-        # Without the time of writing, so that the same trace is the same file.
-        return cast("IO[bytes]", gzip.GzipFile(path, "wb", mtime=0))
+@contextmanager
+def _opened(path: Path, ending: str) -> Iterator[IO[bytes]]:
     if ending == ".zst":
         import pyarrow as pa
 
-        return cast("IO[bytes]", pa.CompressedOutputStream(str(path), "zstd"))
-    return path.open("wb")
+        with pa.CompressedOutputStream(str(path), "zstd") as packed:
+            yield cast("IO[bytes]", packed)
+        return
+    with path.open("wb") as file:
+        if ending == ".gz":
+            # Without name and time of writing, so that the same trace is the same file.
+            with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+                yield cast("IO[bytes]", packed)
+        else:
+            yield file
 
 
 def _write_parquet(path: Path, rows: Iterator[dict[str, Any]]) -> int:
