@@ -133,6 +133,10 @@ def convert(
     out: OutFile,
     trace_format: Format = "auto",
     block_tokens: BlockTokens = None,
+    coarsen: Annotated[
+        int | None,
+        typer.Option(min=1, max=2**20, metavar="N", help="Tokens a written id stands for."),
+    ] = None,
     starts: Starts = None,
     seed: Seed = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="First requests of the trace.")] = None,
@@ -150,7 +154,10 @@ def convert(
         strict=strict,
         tokenizer=tokenizer,
     )
-    _write(out, requests, tokens)
+    if coarsen is not None and coarsen % tokens:
+        text = f"{coarsen} is no multiple of the {tokens} tokens that an id of {trace} stands for"
+        raise KvsimError(f"--coarsen: {text}.")
+    _write(out, requests, coarsen or tokens)
 
 
 @app.command()

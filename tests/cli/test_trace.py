@@ -112,6 +112,20 @@ def test_convert_scale_sample_and_merge(kvsim: Kvsim, tmp_path: Path) -> None:
     assert bad.stderr == "--share: 0 is out of range. Use a share above 0, up to 1.\n"
 
 
+def test_ids_can_be_made_coarser(kvsim: Kvsim, tmp_path: Path) -> None:
+    agents = CONVERSATION.with_name("mini_swe_agent.jsonl.gz")
+    out = tmp_path / "coarse.jsonl"
+    done = kvsim("convert", agents, out, "--coarsen", 512)
+    assert done.stdout == f"{out}: 402 requests, an id for every 512 tokens\n"
+    found = json.loads(kvsim("inspect", out, "--json").stdout)
+    assert round(found["ideal_token_hit_rate"], 3) == 0.896
+    assert round(found["ideal_token_hit_rate_shared_tails"], 3) == 0.936
+    bad = kvsim("convert", CONVERSATION, tmp_path / "x.jsonl", "--coarsen", 600)
+    assert bad.stderr == (
+        f"--coarsen: 600 is no multiple of the 512 tokens that an id of {CONVERSATION} stands for.\n"
+    )
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the shared traces")
 def test_any_format_converts(kvsim: Kvsim, tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"

@@ -63,6 +63,9 @@ class AgenticMooncakeSessions:
     def parse(self, fields: dict[str, Any], uids: TraceUids) -> list[Session] | list[str]:
         """Nothing yet, or everything that is wrong with the line."""
         if fields.get("schema") == AGENTIC_SCHEMA:
+            said = fields.get("block_size", self._block_tokens)
+            if said != self._block_tokens:
+                return [f"block_size: {shown(said)} is not a number of tokens from 1 to {2**24}."]
             return []
         fields = with_usual_names(fields)
         needed = ("request_id", "input_length", "output_length", "hash_ids")
@@ -251,8 +254,8 @@ class RequestTraceSessions:
         context = context if isinstance(context, dict) else {}
         kind = fields.get("event_type")
         if kind == "tool_end" and isinstance(fields.get("tool"), dict):
-            claude = fields["tool"].get("claude") or {}
-            if claude.get("execution_mode") == "blocking":
+            claude = fields["tool"].get("claude")
+            if isinstance(claude, dict) and claude.get("execution_mode") == "blocking":
                 self._joins.append(
                     (str(claude.get("consumer_request_id")), str(claude.get("child_session_id")))
                 )

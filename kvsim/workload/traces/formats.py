@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from kvsim.errors import Problems, unknown_name
 from kvsim.workload.traces import dynamo, lengths_only, mooncake, qwen_bailian, text, weka
@@ -26,6 +26,7 @@ from kvsim.workload.traces.session_trace import SessionReading, SessionTrace
 from kvsim.workload.traces.trace import RowReading, RowTrace, Trace, TraceOptions
 
 _NUM_SAMPLED = 1000
+_MAX_BLOCK_TOKENS = 2**24
 _PARQUET_MAGIC = b"PAR1"
 _CSV_COLUMNS = {
     "azure": lengths_only.AZURE_COLUMNS,
@@ -322,7 +323,7 @@ def _open_burstgpt(file: _File, options: TraceOptions) -> Trace:
 def _open_weka(file: _File, options: TraceOptions) -> Trace:
     first = file.sample[0] if file.sample else {}
     said = first.get("block_size")
-    block_tokens = said if type(said) is int and said > 0 else weka.BLOCK_TOKENS
+    block_tokens = said if _is_block_tokens(said) else weka.BLOCK_TOKENS
     _check_given(options, block_tokens, file.shown)
     shared = as_number(first.get("tool_tokens")) or 0.0
     shared += as_number(first.get("system_tokens")) or 0.0
@@ -346,7 +347,8 @@ def _open_weka(file: _File, options: TraceOptions) -> Trace:
 
 
 def _open_agentic_mooncake(file: _File, options: TraceOptions) -> Trace:
-    said = next((f["block_size"] for f in file.sample if type(f.get("block_size")) is int), None)
+    sizes = (fields.get("block_size") for fields in file.sample)
+    said = next((size for size in sizes if _is_block_tokens(size)), None)
     if said:
         _check_given(options, said, file.shown)
     block_tokens, who = (said, "file") if said else _block_tokens(options, file.sample, 512)
@@ -381,9 +383,8 @@ def _open_dynamo_requests(file: _File, options: TraceOptions) -> Trace:
         if isinstance(fields.get("request"), dict)
         and isinstance(fields["request"].get("replay"), dict)
     ]
-    said = next(
-        (r["trace_block_size"] for r in replays if type(r.get("trace_block_size")) is int), None
-    )
+    sizes = (replay.get("trace_block_size") for replay in replays)
+    said = next((size for size in sizes if _is_block_tokens(size)), None)
     if said:
         _check_given(options, said, file.shown)
     block_tokens = said or options.block_tokens or 512
@@ -427,6 +428,10 @@ def _open_openai(file: _File, options: TraceOptions) -> Trace:
         timed=bool(known) or not times,
     )
     return RowTrace(reading, options)
+
+
+def _is_block_tokens(size: Any) -> TypeGuard[int]:
+    return type(size) is int and 0 < size <= _MAX_BLOCK_TOKENS
 
 
 def _check_given(options: TraceOptions, said: int, shown: str) -> None:
