@@ -294,7 +294,7 @@ _WHO_SAYS = {
     "file": "as the file says",
     "given": "as given",
     "inferred": "inferred from lengths and numbers of ids",
-    "chosen": "chosen, as contents are exact",
+    "chosen": "chosen, as the trace has no ids",
 }
 
 

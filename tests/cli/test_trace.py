@@ -122,7 +122,8 @@ def test_ids_can_be_made_coarser(kvsim: Kvsim, tmp_path: Path) -> None:
     assert round(found["ideal_token_hit_rate_shared_tails"], 3) == 0.936
     bad = kvsim("convert", CONVERSATION, tmp_path / "x.jsonl", "--coarsen", 600)
     assert bad.stderr == (
-        f"--coarsen: 600 is no multiple of the 512 tokens that an id of {CONVERSATION} stands for.\n"
+        "--coarsen: 600 is no multiple of the 512 tokens that an id of "
+        f"{CONVERSATION} stands for.\n"
     )
 
 

@@ -180,8 +180,15 @@ class RowTrace:
 
     @property
     def warnings(self) -> list[str]:
-        """What was put right so far."""
-        return self._notices.sentences(self.shown)
+        """What was put right so far, and what the trace cannot show."""
+        sentences = self._notices.sentences(self.shown)
+        if self.block_tokens is None and self._options.reuse is None:
+            sentences.insert(
+                0,
+                f"{self.shown}: the trace has lengths only and no reuse is drawn, so no prefix is "
+                "ever found again.",
+            )
+        return sentences
 
     def share_read(self) -> float:
         """Share of the file read so far, 0 to 1."""

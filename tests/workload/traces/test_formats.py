@@ -679,7 +679,10 @@ def test_burstgpt(write: Write, tmp_path: Path) -> None:
         (5.0, 472, 18),
         (45.0, 1087, 1),
     ]
-    assert "answers of 0 tokens taken as 1" in trace.warnings[0]
+    assert trace.warnings == [
+        "t: the trace has lengths only and no reuse is drawn, so no prefix is ever found again.",
+        "t: answers of 0 tokens taken as 1, the least the engine makes (1 times, first on line 3).",
+    ]
     assert message(write(header, "-1,m,5,5,10,l")) == (
         't: 1 problem\n  line 2: Timestamp: "-1" is not a number of seconds from 0.'
     )
