@@ -64,7 +64,7 @@ def time_core(
     from kvsim.cache.manager import CacheConfig, KVCache, Sequence
     from kvsim.cache.spec import FULL, GroupSpec
     from kvsim.capacity import group_spec
-    from kvsim.workload.traces.mooncake import TraceOptions, open_mooncake
+    from kvsim.workload.traces import TraceOptions, open_trace_file
 
     if groups == "full":
         specs: tuple[GroupSpec, ...] = (GroupSpec(FULL, 16),)
@@ -80,8 +80,8 @@ def time_core(
         )
     except ValueError as error:
         raise KvsimError(f"bench core: {error}") from None
-    workload = open_mooncake(trace, TraceOptions(limit=limit), 16)
-    prompts = [(r.content, r.num_prompt_tokens) for r in workload.requests]
+    requests = open_trace_file(trace, TraceOptions(limit=limit)).requests()
+    prompts = [(r.content, r.num_prompt_tokens) for r in requests]
 
     def drive(cache: KVCache, num: int) -> int:
         hit_tokens = 0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kvsim.config import Scenario, TraceWorkload
+from kvsim.config import Scenario, ScriptWorkload
 from kvsim.provenance import provenance
 from kvsim.results import RunResult, write_run
 from kvsim.scenario import resolved_yaml
@@ -50,7 +50,7 @@ def run_variant(
         seed=scenario.seed,
         started=started,
         arguments=arguments,
-        inputs=[workload.file] if isinstance(workload, TraceWorkload) else [],
+        inputs=[] if isinstance(workload, ScriptWorkload) or not workload.file else [workload.file],
     )
     return RunResult(variant, summary, requests, timeline, scenario, origin)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,11 @@ def resolved_yaml(scenario: Scenario, directory: Path | None = None) -> str:
         for key, value in part.items():
             part[key] = _with_paths(key, value, moved)
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def as_yaml(data: Mapping[str, Any]) -> str:
+    """Plain data as it stands in a scenario file, keys in their order."""
+    return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 _PLAIN_SCALARS = {

@@ -323,10 +323,10 @@ def test_one_problem_of_a_custom_model(model: dict[str, Any], text: str) -> None
 @pytest.mark.parametrize(
     ("workload", "texts"),
     [
-        ({}, ["workload.kind: is missing. Choices: trace, script."]),
+        ({}, ["workload.kind: is missing. Choices: trace, script, synthetic."]),
         ([], ["workload: an empty list is not a mapping. Write key: value pairs below it."]),
         ({"kind": "trce"}, ["workload.kind: unknown kind 'trce'. Did you mean 'trace'?"]),
-        ({"kind": 5}, ["workload.kind: 5 is no kind. Choices: trace, script."]),
+        ({"kind": 5}, ["workload.kind: 5 is no kind. Choices: trace, script, synthetic."]),
         (
             {"kind": "trace"},
             ["workload.path: is missing. Give: trace file, relative to the file that names it."],
@@ -334,14 +334,15 @@ def test_one_problem_of_a_custom_model(model: dict[str, Any], text: str) -> None
         (
             {"kind": "trace", "path": "t", "requests": []},
             [
-                "workload.requests: unknown key for kind trace. Known: kind, format, path, limit, "
-                "time_scale, start_s."
+                "workload.requests: unknown key. Did you mean 'reuse'?",
             ],
         ),
         (
             {"kind": "trace", "path": "t", "limit": 0, "time_scale": 0, "format": "csv"},
             [
-                "workload.format: unknown format 'csv'. Known: mooncake.",
+                "workload.format: unknown format 'csv'. Known: auto, mooncake, mooncake-delta, "
+                "aiperf, agentic-mooncake, applied-compute, dynamo-requests, weka, qwen-bailian, "
+                "azure, burstgpt, sharegpt, openai.",
                 "workload.limit: 0 is below 1. Use 1 or more.",
                 "workload.time_scale: 0 is not above 0. Use a value above 0.",
             ],
@@ -450,7 +451,7 @@ def test_all_problems_come_at_once() -> None:
         "seed: 'x' is not a whole number. Write a number without a unit.",
         "model: unknown model 'deepseek-v4-por'. Did you mean 'deepseek-v4-pro'?",
         "engine.max_num_seq: unknown key. Did you mean 'max_num_seqs'?",
-        "workload: is missing. Give: where requests come from, kind: trace or script.",
+        "workload: is missing. Give: where requests come from, kind: trace, script or synthetic.",
         "cache.retention_interval: 100 is not a multiple of the scheduler block (256). "
         "Use 0, 256, 512, ... or null.",
         "engine.max_model_len: 2097152 is above the longest sequence of the model (1048576). "

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvsim.cli import bench, run, validate, verify
+from kvsim.cli import bench, run, trace, validate, verify
 from kvsim.cli.terminal import complain
 from kvsim.errors import KvsimError
 
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.command()(run.run)
 app.command()(validate.validate)
 app.command()(verify.verify)
+app.add_typer(trace.app, name="trace")
 app.add_typer(bench.app, name="bench")
 
 

@@ -17,7 +17,9 @@ from kvsim.config.parts import (
     RooflineStepTime,
 )
 from kvsim.config.scenario import Scenario
-from kvsim.config.workload import ScriptRequest, ScriptWorkload, TraceWorkload
+from kvsim.config.sessions import Sessions
+from kvsim.config.synthetic import SyntheticWorkload
+from kvsim.config.workload import Reuse, ScriptRequest, ScriptWorkload, TraceWorkload
 
 __all__ = [
     "AttentionTermConfig",
@@ -34,9 +36,12 @@ __all__ = [
     "Objective",
     "Output",
     "OwnLink",
+    "Reuse",
     "RooflineStepTime",
     "Scenario",
     "ScriptRequest",
     "ScriptWorkload",
+    "Sessions",
+    "SyntheticWorkload",
     "TraceWorkload",
 ]

@@ -9,6 +9,7 @@ from kvsim import catalog
 from kvsim.config.fields import TOKENS_MAX
 from kvsim.config.model import CustomModel
 from kvsim.config.offload import CpuOffload
+from kvsim.config.synthetic import SyntheticWorkload
 from kvsim.config.validation import Problem
 from kvsim.config.workload import TraceWorkload
 from kvsim.errors import KvsimError, show
@@ -29,6 +30,8 @@ def broken(scenario: Scenario) -> Iterator[Problem]:
     yield from _node(scenario)
     yield from _needs(scenario)
     yield from _offload(scenario)
+    if isinstance(scenario.workload, SyntheticWorkload):
+        yield from _synthetic(scenario.workload)
     if scenario.objective and (
         scenario.objective.ttft_s,
         scenario.objective.tpot_s,
@@ -43,10 +46,13 @@ def broken(scenario: Scenario) -> Iterator[Problem]:
 def missing_files(scenario: Scenario) -> list[Problem]:
     """Files a scenario names that are not there."""
     workload = scenario.workload
-    if not isinstance(workload, TraceWorkload) or workload.file.is_file():
+    if not isinstance(workload, TraceWorkload | SyntheticWorkload):
         return []
-    what = "is not a file" if workload.file.exists() else "does not exist"
-    text = f"{show(workload.path)}: {workload.file} {what}."
+    file = workload.file
+    if file is None or file.is_file():
+        return []
+    what = "is not a file" if file.exists() else "does not exist"
+    text = f"{show(workload.path)}: {file} {what}."
     remedy = "Give a path relative to the scenario file."
     return [Problem("workload.path", f"{text} {remedy}", ("workload.kind",))]
 
@@ -176,3 +182,21 @@ def _missing(place: str, remedy: str, for_blocks: bool, for_roofline: bool) -> P
     ways_out += ["use step_time.kind constant"] * for_roofline
     text = f"is missing, for {' and '.join(needs)}. {remedy}, or {' and '.join(ways_out)}."
     return Problem(place, text, ("model", "node.num_blocks", "step_time", "step_time.kind"))
+
+
+def _synthetic(workload: SyntheticWorkload) -> Iterator[Problem]:
+    place, sessions = "workload.sessions", workload.sessions
+    if sessions.starts is None and sessions.concurrency is None:
+        text = "has neither starts nor concurrency. Give one, as in starts: poisson(per_s=2)."
+        yield Problem(place, text, (f"{place}.starts", f"{place}.concurrency"))
+    needs = [f"{place}.starts"] * (sessions.starts == "recorded")
+    for number, content in enumerate(workload.content):
+        for key, value in content:
+            if isinstance(value, str) and value.startswith("recorded-"):
+                needs.append(f"workload.content.{number}.{key}")
+    if workload.path is None:
+        for need in needs:
+            yield Problem(need, "is taken from a trace, and workload.path names none. Give it.")
+    elif not needs:
+        text = f"{show(workload.path)}: nothing is taken from it. Leave it out, or use "
+        yield Problem("workload.path", f"{text}recorded-prompt, recorded-output or recorded.")

@@ -25,6 +25,7 @@ from kvsim.config.parts import (
     Output,
     RooflineStepTime,
 )
+from kvsim.config.synthetic import SyntheticWorkload
 from kvsim.config.validation import Problem, Section, examine, lay_over, without_odd_keys
 from kvsim.config.workload import ScriptWorkload, TraceWorkload
 from kvsim.errors import Problems, UnknownNameError, show
@@ -84,9 +85,11 @@ class Scenario(Section):
         kind_of("roofline"),
     ] = Field(default=RooflineStepTime(), description="how long a step takes")
     workload: Annotated[
-        Annotated[TraceWorkload, Tag("trace")] | Annotated[ScriptWorkload, Tag("script")],
+        Annotated[TraceWorkload, Tag("trace")]
+        | Annotated[ScriptWorkload, Tag("script")]
+        | Annotated[SyntheticWorkload, Tag("synthetic")],
         kind_of(None),
-    ] = Field(description="where requests come from, kind: trace or script")
+    ] = Field(description="where requests come from, kind: trace, script or synthetic")
     variants: dict[DirectoryName, dict[str, Any]] = Field(
         default={}, description="named overrides run side by side instead of the base"
     )

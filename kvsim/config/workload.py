@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr, Strict, model_validator
 
 from kvsim.config.fields import TOKENS_MAX, Count, Positive, Seconds, Text, Tokens
+from kvsim.config.sessions import Sessions
 from kvsim.config.validation import Section
 from kvsim.errors import show
 
@@ -18,11 +19,38 @@ def _span(value: object) -> object:
     return tuple(value)
 
 
+class Reuse(Section):
+    """What prompts share in a trace that records lengths only."""
+
+    kind: Literal["shared-prefix"] = Field(
+        default="shared-prefix", description="every prompt begins with one of some system prompts"
+    )
+    num_prefixes: Count = Field(default=1, description="different system prompts")
+    prefix_tokens: Tokens = Field(description="tokens of each; a shorter prompt is a part of it")
+    zipf_exponent: Annotated[float, Field(ge=0, le=10)] = Field(
+        default=1.0, description="popularity of prefix k is k**-zipf_exponent; 0: all alike"
+    )
+
+
 class TraceWorkload(Section):
     """Requests replayed from a trace file."""
 
     kind: Literal["trace"] = Field(description="kind of workload")
-    format: Literal["mooncake"] = Field(default="mooncake", description="format of the file")
+    format: Literal[
+        "auto",
+        "mooncake",
+        "mooncake-delta",
+        "aiperf",
+        "agentic-mooncake",
+        "applied-compute",
+        "dynamo-requests",
+        "weka",
+        "qwen-bailian",
+        "azure",
+        "burstgpt",
+        "sharegpt",
+        "openai",
+    ] = Field(default="auto", description="format of the file; auto recognises it")
     path: Text = Field(description="trace file, relative to the file that names it")
     limit: Count | None = Field(default=None, description="requests replayed; null for all")
     time_scale: Positive = Field(
@@ -31,6 +59,34 @@ class TraceWorkload(Section):
     start_s: Seconds = Field(
         default=0.0,
         description="requests before this time of the trace are left out; time starts there",
+    )
+    block_tokens: Tokens | None = Field(
+        default=None,
+        description="prompt tokens an id stands for; null for what the file says, or else what its "
+        "lengths and numbers of ids say",
+    )
+    partial_tail: Literal["distinct", "shared"] = Field(
+        default="distinct",
+        description="what prompts share inside an id that ends one of them: nothing (distinct, as "
+        "recorded, a lower bound), or the whole tail of the shorter one (shared, an upper bound)",
+    )
+    strict: bool = Field(
+        default=False,
+        description="true refuses what is put right with a notice: times out of order, answers "
+        "of 0 tokens",
+    )
+    tokenizer: Text = Field(
+        default="characters",
+        description="what cuts the text of request logs: characters (4 a token), or a "
+        "tokenizer.json relative to the file that names it",
+    )
+    reuse: Reuse | None = Field(
+        default=None,
+        description="what prompts share where the trace has lengths only; null for nothing",
+    )
+    sessions: Sessions | None = Field(
+        default=None,
+        description="how sessions are played; null for requests at their recorded times",
     )
     _directory: Path = PrivateAttr(default_factory=Path)
 
@@ -42,6 +98,13 @@ class TraceWorkload(Section):
     def file(self) -> Path:
         """Where the trace is: the path from the directory of the file that names it."""
         return self._directory / self.path
+
+    @property
+    def tokenizer_file(self) -> str:
+        """What cuts text: "characters", or where the tokenizer.json is."""
+        if self.tokenizer == "characters":
+            return self.tokenizer
+        return str(self._directory / self.tokenizer)
 
 
 class ScriptRequest(Section):

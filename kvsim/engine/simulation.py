@@ -12,6 +12,7 @@ from kvsim.cache.manager import CacheConfig, KVCache
 from kvsim.capacity import BlockDerivation, derive_num_blocks, group_spec
 from kvsim.config import ConstantStepTime, Scenario
 from kvsim.engine.clock import Clock
+from kvsim.engine.feeding import SessionFeeder
 from kvsim.engine.replica import Replica
 from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.step_time import StepTimeParams, constant_step_time, step_time_params
@@ -106,7 +107,7 @@ def simulate(
     Raises:
         KvsimError: the workload cannot be read, or none of its requests can run.
     """
-    workload = open_workload(scenario.workload, scenario.scheduler_block_tokens)
+    workload = open_workload(scenario.workload, scenario.scheduler_block_tokens, scenario.seed)
     cache = make_cache(scenario)
     clock = Clock()
     step_time = make_step_time(scenario)
@@ -131,8 +132,11 @@ def simulate(
         offloading=None if tiers is None else tiers.offloading,
     )
     told = on_progress or (lambda share: None)
-    feeder = _one_after_another if workload.concurrency else _by_arrival_time
-    clock.process(feeder(clock, workload, replica, told))
+    if workload.sessions is not None:
+        SessionFeeder(clock, workload, replica, told)
+    else:
+        feeder = _one_after_another if workload.concurrency else _by_arrival_time
+        clock.process(feeder(clock, workload, replica, told))
     clock.run()
     told(1.0)
     if replica.num_refused == len(requests):

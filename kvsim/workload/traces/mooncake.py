@@ -1,276 +1,191 @@
-"""Mooncake's trace format: times, lengths, and one content id for every 512 prompt tokens.
+"""Mooncake's trace format, and its variants whose turns say only what they add.
 
 A line is a JSON object with `timestamp` (ms), `input_length`, `output_length` (tokens) and
-`hash_ids`, `ceil(input_length / 512)` of them, the last for what is left of the prompt. Ids are
-chained: an id stands for the whole prompt up to its end. Answers have no ids, so each answer is
-content of its own. Other keys are ignored.
+`hash_ids`, `ceil(input_length / block)` of them, the last for what is left of the prompt; a block
+has 512 tokens in the published traces. Ids are chained: an id stands for the whole prompt up to its
+end. Answers have no ids, so each answer is content of its own. `session_id` is optional. Other keys
+are ignored. Source: github.com/kvcache-ai/Mooncake, FAST25-release/traces.
 
-Source: github.com/kvcache-ai/Mooncake, FAST25-release/traces.
+In Dynamo's mooncake-delta and in AIPerf's rows a later turn of a session has the tokens it adds,
+behind the turn before and its answer, and instead of a timestamp a `delay` (ms) after that answer.
+What a later turn adds can be shared by nobody else, so its ids are checked and not used. AIPerf
+leaves out ids where nothing is shared; where there are fewer than the prompt has blocks, what is
+left is content of its own, and more than that stand for nothing. Sources: wheels ai-dynamo 1.6.1
+(dynamo/replay) and aiperf 0.13.0 (dataset/loader/models.py, dataset/generator/prompt.py).
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import chain
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
-from kvsim.cache.content import Content
-from kvsim.errors import Problems
-from kvsim.workload.request import Request, Workload
-from kvsim.workload.traces.lines import TraceLines
+from kvsim.workload.traces.record import (
+    MAX_LENGTH_TOKENS,
+    Row,
+    as_number,
+    id_problems,
+    length_problems,
+    missing_problems,
+    number_problems,
+)
 
 BLOCK_TOKENS = 512
 """Prompt tokens that one id of Mooncake's published traces stands for."""
-MAX_LENGTH_TOKENS = 2**31 - 1
-"""Longer prompts and answers than this are taken for a mistake in the trace."""
-_MAX_PROBLEMS = 10
-
-# Ids below the first mark are uids as they are; larger ones (hashes) are numbered as they come,
-# up to the second; from there on each answer has its own. All stay below the core's 2**35.
-_FIRST_NUMBERED_UID = 2**33
-_FIRST_OUTPUT_UID = 2**34
-
-
-@dataclass(frozen=True, slots=True)
-class TraceOptions:
-    """Which part of a trace is replayed, and how fast.
-
-    Attributes:
-        limit: number of requests to replay, None for all.
-        time_scale: factor on all times; 2 halves the request rate.
-        start_s: seconds on the trace's own clock, before scaling: requests before it are left out,
-            and it is where the run's clock starts, so `arrival = (time - start_s) * time_scale`.
-    """
-
-    limit: int | None = None
-    time_scale: float = 1.0
-    start_s: float = 0.0
+_FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
+_OTHER_NAMES = {
+    "input_tokens": "input_length",
+    "output_tokens": "output_length",
+    "created_time": "timestamp",
+    "delay_ms": "delay",
+}
+_LIKELY_BLOCK_TOKENS = (512, 16, 64, 256, 128, 32, 1024, 2048, 4096, 8, 4, 2, 1)
 
 
-def open_mooncake(
-    path: Path,
-    options: TraceOptions,
-    scheduler_block_tokens: int,
-    *,
-    block_tokens: int = BLOCK_TOKENS,
-    shown: str | None = None,
-) -> Workload:
-    """Open a Mooncake trace, JSONL, plain or gzip.
+class MooncakeRows:
+    """Rows whose prompts are whole."""
 
-    A request's id is its line number in seven digits. Memory does not grow with the trace, except
-    for ids of 2**33 and more, which are numbered and remembered.
+    name = "mooncake"
+    time_names: tuple[str, ...] = ("timestamp", "created_time")
 
-    Args:
-        path: the trace file.
-        options: which part, and how fast.
-        scheduler_block_tokens: the unit of the model's prefix hits; coarser ids get a warning.
-        block_tokens: prompt tokens that one id stands for.
-        shown: how messages name the file, by default its path.
+    def seconds(self, time: Any) -> float | None:
+        """A time in ms, in seconds."""
+        value = as_number(time)
+        return None if value is None else value / 1000
 
-    Raises:
-        KvsimError: the file cannot be read, holds no request to replay, or its first one is wrong;
-            the same for later lines while the requests are read. Names file and line.
-    """
-    lines = TraceLines(path, shown)
-    requests = _read(lines, options, block_tokens)
-    # The first request now, so that a useless file is refused before anything is simulated.
-    first = next(requests)
-    num_read = 0
-
-    def stream() -> Iterator[Request]:
-        nonlocal num_read
-        for request in chain([first], requests):
-            num_read += 1
-            yield request
-
-    def share_read() -> float:
-        by_limit = 0.0 if options.limit is None else num_read / options.limit
-        return max(by_limit, lines.share_read())
-
-    warnings = []
-    if block_tokens > scheduler_block_tokens:
-        warnings.append(coarse_ids_warning(lines.shown, block_tokens, scheduler_block_tokens))
-    return Workload(
-        requests=stream(),
-        warnings=warnings,
-        block_tokens=block_tokens,
-        share_read=share_read,
-    )
-
-
-def coarse_ids_warning(trace: str, block_tokens: int, scheduler_block_tokens: int) -> str:
-    """What a trace hides whose ids cover more tokens than the unit of the model's prefix hits."""
-    return (
-        f"{trace}: one id stands for {block_tokens} tokens, but this model's hits come in units of "
-        f"{scheduler_block_tokens}. Where a prompt ends inside an id, the next turn's id differs "
-        "although the text goes on, so the trace hides the hits for which a replay boundary is "
-        "kept: hit rates of retention_interval 0 are a lower bound, and its rank against an "
-        "interval may turn around on finer ids."
-    )
-
-
-def _read(lines: TraceLines, options: TraceOptions, block_tokens: int) -> Iterator[Request]:
-    """Yield the requests; from the first bad line on only look for more problems, then raise."""
-    line_reader = _LineReader(block_tokens)
-    problems: list[str] = []
-    number = num_requests = 0
-    try:
-        for number, line in lines:
-            found = line_reader.problems(line)
-            problems += [f"line {number}: {problem}" for problem in found]
-            if len(problems) >= _MAX_PROBLEMS:
-                break
-            time_s = line_reader.time_s
-            if found or time_s < options.start_s:
-                continue
-            num_requests += 1
-            if not problems:
-                yield line_reader.request(number, (time_s - options.start_s) * options.time_scale)
-            if num_requests == options.limit:
-                break
-    except Problems as unreadable:
-        problems += unreadable.problems
-    if problems:
-        raise Problems(lines.shown, problems)
-    if number == 0:
-        raise Problems(lines.shown, ["line 1: the trace is empty. It needs at least one request."])
-    if num_requests == 0:
-        rule = f"no request at or after start_s ({options.start_s:g} s)"
-        problem = f"line {number}: {rule}; the last one is at {line_reader.time_s:g} s."
-        raise Problems(lines.shown, [f"{problem} Choose an earlier start_s."])
-
-
-class _LineReader:
-    """Checks a line, then makes its request: the state that goes from line to line."""
-
-    def __init__(self, block_tokens: int) -> None:
-        self._block_tokens = block_tokens
-        self._row: dict[str, Any] = {}
-        self._time_ms: float = -math.inf
-        self._numbered_uids: dict[int, int] = {}
-        self._num_outputs = 0
-        self._ends = np.arange(1, 257, dtype=np.int64) * block_tokens
-
-    @property
-    def time_s(self) -> float:
-        """Time of the last good line, in seconds on the trace's clock."""
-        return self._time_ms / 1000
-
-    def problems(self, line: str) -> list[str]:
-        """What is wrong with a line; nothing when it can be used."""
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            return [f"not JSON: {error.msg} at column {error.colno}. Write one object a line."]
-        except (ValueError, RecursionError):
-            return ["not JSON: a number too long or lists too deep. Write one object a line."]
-        if not isinstance(row, dict):
-            return [f"{_shown(row)} is not a JSON object. Write one object a line."]
-        missing = [name for name in _FIELDS if name not in row]
-        if missing:
-            return [f"{', '.join(missing)}: missing. A line needs {', '.join(_FIELDS)}."]
-        found = [*_length_problems(row), *self._id_problems(row), *self._time_problems(row)]
-        if not found:
-            self._row = row
-            self._time_ms = row["timestamp"]
-        return found
-
-    def request(self, number: int, arrival_s: float) -> Request:
-        """The request of the last good line."""
-        row = self._row
-        ids, num_tokens = row["hash_ids"], row["input_length"]
-        if max(ids) >= _FIRST_NUMBERED_UID:
-            ids = [self._uid(content_id) for content_id in ids]
-        if len(ids) > len(self._ends):
-            self._ends = np.arange(1, 2 * len(ids) + 1, dtype=np.int64) * self._block_tokens
-        ends = self._ends[: len(ids)].copy()
-        ends[-1] = num_tokens
-        output_uid = _FIRST_OUTPUT_UID + self._num_outputs
-        self._num_outputs += 1
-        return Request(
-            request_id=f"{number:07d}",
-            arrival_s=arrival_s,
-            content=Content(np.array(ids, dtype=np.int64), ends),
-            num_prompt_tokens=num_tokens,
-            num_output_tokens=row["output_length"],
-            output_uid=output_uid,
+    def parse(self, fields: dict[str, Any]) -> Row | list[str]:
+        """What the row says, or everything that is wrong with it."""
+        time: Any = fields.get("timestamp")
+        num_prompt, num_output = fields.get("input_length"), fields.get("output_length")
+        ids = fields.get("hash_ids")
+        session_id = fields.get("session_id")
+        if (
+            type(time) in (int, float)
+            and type(num_prompt) is int
+            and type(num_output) is int
+            and type(ids) is list
+            and 0 <= time < 1e300
+            and 0 < num_prompt <= MAX_LENGTH_TOKENS
+            and 0 <= num_output <= MAX_LENGTH_TOKENS
+            and set(map(type, ids)) == {int}
+            and min(ids) >= 0
+        ):
+            name = None if session_id is None else str(session_id)
+            return Row(time / 1000, num_prompt, num_output, ids, name)
+        fields = with_usual_names(fields)
+        problems = list(missing_problems(fields, _FIELDS)) or [
+            *length_problems(fields, "input_length"),
+            *length_problems(fields, "output_length", least=0),
+            *id_problems(fields, "hash_ids"),
+            *number_problems(fields, "timestamp", "milliseconds"),
+        ]
+        if problems:
+            return problems
+        return Row(
+            self.seconds(fields["timestamp"]),
+            fields["input_length"],
+            fields["output_length"],
+            fields["hash_ids"],
+            None if session_id is None else str(session_id),
         )
 
-    def _uid(self, content_id: int) -> int:
-        if content_id < _FIRST_NUMBERED_UID:
-            return content_id
-        next_uid = _FIRST_NUMBERED_UID + len(self._numbered_uids)
-        return self._numbered_uids.setdefault(content_id, next_uid)
 
-    def _id_problems(self, row: dict[str, Any]) -> Iterator[str]:
-        ids, num_tokens = row["hash_ids"], row["input_length"]
-        if type(ids) is not list:
-            yield f"hash_ids: {_shown(ids)} is not a list of integers."
+class DeltaRows:
+    """Rows whose later turns say what they add."""
+
+    time_names: tuple[str, ...] = ("timestamp", "created_time")
+
+    def __init__(self, name: str, *, ids_needed: bool, times_needed: bool) -> None:
+        """Start at the first row.
+
+        Args:
+            name: of the format.
+            ids_needed: whether every row has ids.
+            times_needed: whether the first turn of every session has a time.
+        """
+        self.name = name
+        self._ids_needed = ids_needed
+        self._times_needed = times_needed
+        self._sessions: set[str] = set()
+
+    def seconds(self, time: Any) -> float | None:
+        """A time in ms, in seconds."""
+        value = as_number(time)
+        return None if value is None else value / 1000
+
+    def parse(self, fields: dict[str, Any]) -> Row | list[str]:
+        """What the row says, or everything that is wrong with it."""
+        fields = with_usual_names(fields)
+        problems = list(self._problems(fields))
+        if problems:
+            return problems
+        session_id = fields.get("session_id")
+        name = None if session_id is None else str(session_id)
+        is_later = name in self._sessions
+        if name is not None:
+            self._sessions.add(name)
+        time, delay = fields.get("timestamp"), fields.get("delay")
+        time_s = None if time is None else self.seconds(time)
+        delay_s = None if delay is None else self.seconds(delay)
+        if is_later and time_s is None and delay_s is None:
+            delay_s = 0.0
+        return Row(
+            time_s,
+            fields["input_length"],
+            fields.get("output_length", 1),
+            None if is_later else fields.get("hash_ids"),
+            name,
+            delay_s=delay_s,
+        )
+
+    def _problems(self, fields: dict[str, Any]) -> Iterator[str]:
+        needed = ["input_length", *["output_length", "hash_ids"] * self._ids_needed]
+        session_id = fields.get("session_id")
+        if self._times_needed and (session_id is None or str(session_id) not in self._sessions):
+            needed.insert(0, "timestamp")
+        missing = list(missing_problems(fields, tuple(needed)))
+        if missing:
+            yield from missing
             return
-        if set(map(type, ids)) - {int}:
-            wrong = next(content_id for content_id in ids if type(content_id) is not int)
-            yield f"hash_ids: {_shown(wrong)} is not an integer."
-        elif ids and min(ids) < 0:
-            yield f"hash_ids: {_shown(min(ids))} is negative. Ids are integers from 0."
-        if not _is_length(num_tokens):
-            return
-        expected = -(-num_tokens // self._block_tokens)
-        if len(ids) != expected:
-            yield (
-                f"hash_ids: {len(ids)} ids for {num_tokens} tokens, where one id for every "
-                f"{self._block_tokens} tokens makes {expected}. Use a trace with ids of "
-                f"{self._block_tokens} tokens."
-            )
-
-    def _time_problems(self, row: dict[str, Any]) -> Iterator[str]:
-        time_ms = row["timestamp"]
-        if type(time_ms) not in (int, float) or not _is_finite(time_ms):
-            yield f"timestamp: {_shown(time_ms)} is not a number of milliseconds."
-        elif time_ms < 0:
-            yield f"timestamp: {_shown(time_ms)} is negative. Times are milliseconds from 0."
-        elif time_ms < self._time_ms:
-            yield (
-                f"timestamp: {time_ms} is before the {self._time_ms} of the request above. "
-                "Sort the trace by timestamp."
-            )
+        yield from length_problems(fields, "input_length")
+        if "output_length" in fields:
+            yield from length_problems(fields, "output_length", least=0)
+        if "hash_ids" in fields:
+            yield from id_problems(fields, "hash_ids")
+        for name in ("timestamp", "delay"):
+            if fields.get(name) is not None:
+                yield from number_problems(fields, name, "milliseconds")
 
 
-_FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
+def with_usual_names(fields: dict[str, Any]) -> dict[str, Any]:
+    """The row with the names of Mooncake, where Dynamo allows others."""
+    if not _OTHER_NAMES.keys() & fields.keys():
+        return fields
+    return {_OTHER_NAMES.get(name, name): value for name, value in fields.items()}
 
 
-def _length_problems(row: dict[str, Any]) -> Iterator[str]:
-    for name in ("input_length", "output_length"):
-        value = row[name]
-        if type(value) is not int:
-            yield f"{name}: {_shown(value)} is not an integer number of tokens."
-        elif not _is_length(value):
-            yield (
-                f"{name}: {_shown(value)} is out of range. A request has 1 to "
-                f"{MAX_LENGTH_TOKENS} tokens; remove the line."
-            )
+def infer_block_tokens(lengths: Sequence[tuple[int, int]]) -> int | None:
+    """Tokens an id stands for, from prompts' lengths and their numbers of ids.
 
+    With blocks of b tokens a prompt of n tokens has ceil(n / b) ids. Sizes in use are tried in
+    order of how usual they are, and the one that fits most prompts is taken; another size only
+    where it fits all prompts and none of those does.
 
-def _is_length(value: object) -> bool:
-    return type(value) is int and 1 <= value <= MAX_LENGTH_TOKENS
+    Args:
+        lengths: `(prompt tokens, number of ids)`.
 
+    Returns:
+        The size, or None where no size fits any prompt.
+    """
+    counted = [(tokens, ids) for tokens, ids in lengths if ids > 0]
+    if not counted:
+        return None
 
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond the floats
-        return False
+    def num_fitting(block_tokens: int) -> int:
+        return sum(-(-tokens // block_tokens) == ids for tokens, ids in counted)
 
-
-def _shown(value: object) -> str:
-    """A JSON value as the file has it, cut to a readable length."""
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except (ValueError, RecursionError):  # an integer with more digits than Python prints
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= 40 else text[:37] + "..."
+    best = max(_LIKELY_BLOCK_TOKENS, key=num_fitting)
+    if num_fitting(best) < len(counted):
+        smallest = max(-(-tokens // ids) for tokens, ids in counted)
+        if num_fitting(smallest) == len(counted):
+            return smallest
+    return best if num_fitting(best) else None

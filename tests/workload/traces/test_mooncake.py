@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from kvsim.errors import KvsimError
-from kvsim.workload.traces.mooncake import TraceOptions, coarse_ids_warning, open_mooncake
+from kvsim.workload.traces import TraceOptions, coarse_ids_warning, open_trace_file
+from kvsim.workload.traces.mooncake import infer_block_tokens
+from kvsim.workload.traces.trace import Trace
 
 CONVERSATION = Path(__file__).parents[3] / "scenarios/traces/mooncake_conversation.jsonl.gz"
 GOOD = {"timestamp": 1500, "input_length": 1000, "output_length": 7, "hash_ids": [4, 9]}
@@ -37,9 +39,12 @@ def row(**changes: Any) -> dict[str, Any]:
     return {**GOOD, **changes}
 
 
-def read(path: Path, scheduler_block_tokens: int = 512, **options: Any) -> list[Any]:
-    workload = open_mooncake(path, TraceOptions(**options), scheduler_block_tokens)
-    return list(workload.requests)
+def opened(path: Path, **options: Any) -> Trace:
+    return open_trace_file(path, TraceOptions(**options), trace_format="mooncake")
+
+
+def read(path: Path, **options: Any) -> list[Any]:
+    return list(opened(path, **options).requests())
 
 
 def message(path: Path, **options: Any) -> str:
@@ -119,10 +124,10 @@ def test_plain_and_gzip_are_told_apart_by_content(trace: WriteTrace, tmp_path: P
 
 
 def test_the_bundled_trace_is_whole() -> None:
-    workload = open_mooncake(CONVERSATION, TraceOptions(), 256)
-    assert workload.share_read() < 0.1
-    requests = list(workload.requests)
-    assert workload.share_read() == 1.0
+    trace = opened(CONVERSATION)
+    assert trace.share_read() < 0.1
+    requests = list(trace.requests())
+    assert trace.share_read() == 1.0
     assert len(requests) == 12_031
     # 145 million prompt and 4.1 million output tokens in an hour.
     assert sum(request.num_prompt_tokens for request in requests) == 144_793_823
@@ -130,15 +135,16 @@ def test_the_bundled_trace_is_whole() -> None:
     assert requests[-1].arrival_s == 3536.999
     assert all(a.arrival_s <= b.arrival_s for a, b in pairwise(requests))
     assert all(request.content.num_tokens == request.num_prompt_tokens for request in requests)
-    assert workload.block_tokens == 512
-    assert workload.concurrency is None
+    assert (trace.block_tokens, trace.block_tokens_from) == (512, "inferred")
+    assert not trace.has_sessions
+    assert trace.warnings == []
 
 
 def test_the_bundled_trace_hits_as_an_independent_count_says() -> None:
     """37.36 % of its prompt tokens hit where nothing is ever evicted."""
     seen: set[tuple[int, int]] = set()
     hit_tokens = num_tokens = 0
-    for request in open_mooncake(CONVERSATION, TraceOptions(), 256).requests:
+    for request in opened(CONVERSATION).requests():
         ends = request.content.ends.tolist()
         prefixes = list(zip(request.content.uids.tolist(), ends, strict=True))
         hit_tokens += max((end for uid, end in prefixes if (uid, end) in seen), default=0)
@@ -148,30 +154,61 @@ def test_the_bundled_trace_hits_as_an_independent_count_says() -> None:
 
 
 def test_reading_streams() -> None:
-    workload = open_mooncake(CONVERSATION, TraceOptions(), 256)
-    assert len(list(islice(workload.requests, 100))) == 100
-    assert workload.share_read() < 0.1
+    trace = opened(CONVERSATION)
+    requests = trace.requests()
+    assert len(list(islice(requests, 100))) == 100
+    assert trace.share_read() < 0.1
 
 
 def test_share_read_follows_the_limit() -> None:
-    workload = open_mooncake(CONVERSATION, TraceOptions(limit=10), 256)
-    next(workload.requests)
-    assert workload.share_read() == pytest.approx(0.1)
+    trace = opened(CONVERSATION, limit=10)
+    requests = trace.requests()
+    next(requests)
+    assert trace.share_read() == pytest.approx(0.1)
 
 
-def test_ids_coarser_than_the_scheduler_block_are_warned_of(trace: WriteTrace) -> None:
-    path = trace([row()])
-    assert open_mooncake(path, TraceOptions(), 512).warnings == []
-    assert open_mooncake(path, TraceOptions(), 256, shown="x").warnings == [
-        coarse_ids_warning("x", 512, 256)
-    ]
-    assert coarse_ids_warning("x", 512, 256) == (
-        "x: one id stands for 512 tokens, but this model's hits come in units of 256. Where a "
-        "prompt ends inside an id, the next turn's id differs although the text goes on, so the "
-        "trace hides the hits for which a replay boundary is kept: hit rates of "
-        "retention_interval 0 are a lower bound, and its rank against an interval may turn "
-        "around on finer ids."
+def test_the_warning_about_coarse_ids_names_both_bounds() -> None:
+    assert coarse_ids_warning("x", 512, 256, shared_tails=False) == (
+        "x: one id stands for 512 tokens, but this model's hits come in units of 256, and the "
+        "trace cannot tell where a shared prefix ends inside an id. partial_tail distinct, as "
+        "here, gives a lower bound of what prompts share, shared an upper bound. It matters most "
+        "for retention_interval 0, which keeps a prompt's end: compare both before ranking it "
+        "against an interval."
     )
+    assert (
+        "partial_tail shared, as here, gives an upper bound of what prompts share, distinct a "
+        in (coarse_ids_warning("x", 512, 256, shared_tails=True))
+    )
+
+
+@pytest.mark.parametrize(
+    ("lengths", "block_tokens"),
+    [
+        ([(6758, 14), (7322, 15)], 512),
+        ([(16, 1)], 512),  # one id says little: the usual size
+        ([(1276, 80), (1291, 81)], 16),
+        ([(1276, 80), (6758, 14), (1291, 81)], 16),  # most prompts count
+        ([(250, 3), (300, 3)], 100),  # a size that is not usual, where it fits all
+        ([(600, 2), (1500, 3)], 512),
+        ([(10, 0)], None),
+        ([], None),
+        ([(1, 5)], None),
+    ],
+)
+def test_the_size_of_a_block_follows_from_lengths_and_numbers_of_ids(
+    lengths: list[tuple[int, int]], block_tokens: int | None
+) -> None:
+    assert infer_block_tokens(lengths) == block_tokens
+
+
+def test_ids_of_16_tokens(trace: WriteTrace) -> None:
+    path = trace([row(input_length=40, hash_ids=[1, 2, 3]), row(input_length=16, hash_ids=[1])])
+    found = opened(path)
+    assert (found.block_tokens, found.block_tokens_from) == (16, "inferred")
+    assert [r.content.spans() for r in found.requests()] == [[(1, 16), (2, 16), (3, 8)], [(1, 16)]]
+    given = opened(path, block_tokens=15)
+    assert (given.block_tokens, given.block_tokens_from) == (15, "given")
+    assert "2 ids" not in message(path, block_tokens=15)
 
 
 ROW_PROBLEMS = [
@@ -182,7 +219,7 @@ ROW_PROBLEMS = [
     ("[1, 2]", "[1, 2] is not a JSON object. "),
     ("null", "null is not a JSON object. "),
     ({"timestamp": 0, "hash_ids": []}, "input_length, output_length: missing. A line needs "),
-    (row(timestamp="3"), 'timestamp: "3" is not a number of milliseconds.'),
+    (row(timestamp="3s"), 'timestamp: "3s" is not a number of milliseconds.'),
     (row(timestamp=True), "timestamp: true is not a number of milliseconds."),
     (row(timestamp=None), "timestamp: null is not a number of milliseconds."),
     (row(timestamp=float("nan")), "timestamp: NaN is not a number of milliseconds."),
@@ -191,7 +228,6 @@ ROW_PROBLEMS = [
     (row(input_length=1000.0), "input_length: 1000.0 is not an integer number of tokens."),
     (row(input_length=False), "input_length: false is not an integer number of tokens."),
     (row(input_length=0), "input_length: 0 is out of range. A request has 1 to 2147483647 tokens"),
-    (row(output_length=0), "output_length: 0 is out of range. A request has 1 to 2147483647 "),
     (row(output_length=-3), "output_length: -3 is out of range. "),
     (row(output_length=2**31), "output_length: 2147483648 is out of range. "),
     (row(output_length="7"), 'output_length: "7" is not an integer number of tokens.'),
@@ -203,7 +239,7 @@ ROW_PROBLEMS = [
     (
         row(hash_ids=[4]),
         "hash_ids: 1 ids for 1000 tokens, where one id for every 512 tokens makes 2. "
-        "Use a trace with ids of 512 tokens.",
+        "Correct the line, or give the block_tokens of this trace.",
     ),
     (row(hash_ids=[]), "hash_ids: 0 ids for 1000 tokens, "),
 ]
@@ -217,20 +253,54 @@ def test_a_bad_line_is_named(trace: WriteTrace, bad: Any, problem: str, place: i
     assert text.count("\n") == 1
 
 
-def test_times_that_go_backwards(trace: WriteTrace) -> None:
-    assert message(trace([row(), row(timestamp=1499.5)])) == (
+def test_times_that_go_backwards_are_sorted_with_a_notice(trace: WriteTrace) -> None:
+    found = opened(trace([row(), row(timestamp="1499.5"), row(timestamp=1499.5), row()]))
+    requests = list(found.requests())
+    assert [request.request_id for request in requests] == [
+        "0000002",
+        "0000003",
+        "0000001",
+        "0000004",
+    ]
+    assert [request.arrival_s for request in requests] == [1.4995, 1.4995, 1.5, 1.5]
+    assert [w.replace(found.shown, "trace") for w in found.warnings] == [
+        "trace: times out of order, so the requests were sorted by time (1 times, first on line 2)."
+    ]
+
+
+def test_times_that_go_backwards_are_refused_if_strict(trace: WriteTrace) -> None:
+    assert message(trace([row(), row(timestamp=1499.5)]), strict=True) == (
         "trace: 1 problem\n"
-        "  line 2: timestamp: 1499.5 is before the 1500 of the request above. "
-        "Sort the trace by timestamp."
+        "  line 2: timestamp: 1.4995 s is before the 1.5 s of the request above. "
+        "Sort the trace by time, or leave out strict."
     )
 
 
+def test_answers_without_tokens(trace: WriteTrace) -> None:
+    path = trace([row(), row(output_length=0)])
+    found = opened(path)
+    assert [request.num_output_tokens for request in found.requests()] == [7, 1]
+    assert found.warnings == [
+        f"{path}: answers of 0 tokens taken as 1, the least the engine makes "
+        "(1 times, first on line 2)."
+    ]
+    assert message(path, strict=True) == (
+        "trace: 1 problem\n  line 2: an answer of 0 tokens. Remove the line, or leave out strict."
+    )
+
+
+def test_names_that_dynamo_allows(trace: WriteTrace) -> None:
+    names = {"created_time": 20, "input_tokens": 9, "output_tokens": 2, "hash_ids": [1]}
+    (request,) = read(trace([names]))
+    assert (request.arrival_s, request.num_prompt_tokens, request.num_output_tokens) == (0.02, 9, 2)
+
+
 def test_all_problems_at_once(trace: WriteTrace) -> None:
-    bad = row(timestamp=-1, input_length="x", output_length=0)
+    bad = row(timestamp=-1, input_length="x", output_length=-2)
     assert message(trace([row(), bad, row(), "{"])).splitlines() == [
         "trace: 4 problems",
         '  line 2: input_length: "x" is not an integer number of tokens.',
-        "  line 2: output_length: 0 is out of range. A request has 1 to 2147483647 tokens; "
+        "  line 2: output_length: -2 is out of range. A request has 0 to 2147483647 tokens; "
         "remove the line.",
         "  line 2: timestamp: -1 is negative. Times are milliseconds from 0.",
         "  line 4: not JSON: Expecting property name enclosed in double quotes at column 2. "
@@ -239,7 +309,7 @@ def test_all_problems_at_once(trace: WriteTrace) -> None:
 
 
 def test_bad_lines_before_a_cut_are_named_too(trace: WriteTrace, tmp_path: Path) -> None:
-    zipped = gzip.compress(trace([row(), "{", row(output_length=0)]).read_bytes())
+    zipped = gzip.compress(trace([row(), "{", row(output_length=-1)]).read_bytes())
     path = tmp_path / "trace.jsonl.gz"
     path.write_bytes(zipped[:-4])
     lines = message(path).splitlines()
@@ -253,15 +323,15 @@ def test_a_useless_file_is_not_read_to_its_end(trace: WriteTrace) -> None:
 
 
 def test_good_requests_before_a_bad_line_are_still_given(trace: WriteTrace) -> None:
-    workload = open_mooncake(trace([row(), row(), "x", row()]), TraceOptions(), 512)
-    assert [next(workload.requests).request_id for _ in range(2)] == ["0000001", "0000002"]
+    requests = opened(trace([row(), row(), "x", row()])).requests()
+    assert [next(requests).request_id for _ in range(2)] == ["0000001", "0000002"]
     with pytest.raises(KvsimError, match="line 3: not JSON"):
-        next(workload.requests)
+        next(requests)
 
 
 def test_a_wrong_first_line_is_found_when_opening(trace: WriteTrace) -> None:
     with pytest.raises(KvsimError, match="line 1: not JSON"):
-        open_mooncake(trace(["x"]), TraceOptions(), 512)
+        opened(trace(["x"]))
 
 
 @pytest.mark.parametrize("rows", [[], ["", " "]])

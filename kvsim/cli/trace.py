@@ -1,0 +1,359 @@
+"""`kvsim trace`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from kvsim.cli import trace_fit, trace_synthesize
+from kvsim.cli.terminal import Json, make_console, print_json
+from kvsim.errors import KvsimError, unknown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvsim.workload.request import Request
+    from kvsim.workload.traces import Trace
+
+app = typer.Typer(help="Look into traces, change them, make them.", no_args_is_help=True)
+
+
+@app.callback()
+def _root() -> None:
+    """Look into traces, change them, make them."""
+
+
+TraceFile = Annotated[Path, typer.Argument(metavar="TRACE", help="Trace file.")]
+OutFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="OUT", help="New file: .jsonl, .jsonl.gz, .jsonl.zst or .parquet, as Mooncake."
+    ),
+]
+Format = Annotated[
+    str, typer.Option("--format", metavar="NAME", help="Format; auto recognises it.")
+]
+BlockTokens = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=2**20, metavar="N", help="Tokens an id stands for, where the file does not say."
+    ),
+]
+Starts = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="When sessions start: recorded, together, poisson(per_s=2), ... "
+        "Default: as recorded, else uniform(span_s=12 h).",
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, help="What is drawn follows from it.")]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Refuse what would be put right with a notice.")
+]
+Tokenizer = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Cuts text of logs: characters, or a tokenizer.json."),
+]
+
+
+@app.command("inspect")
+def inspect_trace(
+    trace: TraceFile,
+    trace_format: Format = "auto",
+    block_tokens: BlockTokens = None,
+    capacity: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,...", help="Cache sizes in blocks. Default: powers of 2."),
+    ] = None,
+    policy: Annotated[str, typer.Option(metavar="lru|fifo", help="What leaves first.")] = "lru",
+    window: Annotated[
+        str, typer.Option(metavar="all|last-half", help="Requests whose hits count.")
+    ] = "all",
+    starts: Starts = None,
+    seed: Seed = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="First requests of the trace.")] = None,
+    strict: Strict = False,
+    tokenizer: Tokenizer = "characters",
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw it: .png, .svg or .pdf.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a trace holds and what a cache of whole blocks would find again.
+
+    LRU hit rates of all sizes come from one pass. Where ids cover a part of a block at the end of a
+    prompt, the ideal hit rate has two bounds: tails distinct, as recorded, and shared.
+    """
+    from dataclasses import replace
+
+    from kvsim.workload.inspection import inspect
+    from kvsim.workload.traces import TraceOptions, open_trace_file
+
+    sizes = [] if capacity is None else _sizes(capacity)
+    chosen_policy = _choice("--policy", policy, ("lru", "fifo"))
+    chosen_window = _choice("--window", window, ("all", "last-half"))
+    _check_starts(starts)
+    options = TraceOptions(
+        limit=limit, block_tokens=block_tokens, strict=strict, tokenizer=tokenizer
+    )
+
+    def opened(shared_tails: bool) -> Trace:
+        return open_trace_file(
+            trace, replace(options, shared_tails=shared_tails), trace_format=_format(trace_format)
+        )
+
+    first = opened(False)
+    found = inspect(
+        first,
+        block_tokens=block_tokens,
+        starts=starts,
+        seed=seed,
+        capacities_blocks=sizes,
+        policy=cast("Any", chosen_policy),
+        window=cast("Any", chosen_window),
+        shared=None if first.block_tokens is None else opened(True),
+    )
+    if plot is not None:
+        from kvsim.plots import trace_reuse
+
+        trace_reuse(found, trace.name, plot)
+    if as_json:
+        print_json(found.figures)
+    else:
+        _show(trace, found.figures)
+
+
+@app.command()
+def convert(
+    trace: TraceFile,
+    out: OutFile,
+    trace_format: Format = "auto",
+    block_tokens: BlockTokens = None,
+    coarsen: Annotated[
+        int | None,
+        typer.Option(min=1, max=2**20, metavar="N", help="Tokens a written id stands for."),
+    ] = None,
+    starts: Starts = None,
+    seed: Seed = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="First requests of the trace.")] = None,
+    strict: Strict = False,
+    tokenizer: Tokenizer = "characters",
+) -> None:
+    """Write a trace of any format in Mooncake's, requests by time."""
+    requests, tokens = _opened(
+        trace,
+        trace_format,
+        block_tokens,
+        starts,
+        seed,
+        limit=limit,
+        strict=strict,
+        tokenizer=tokenizer,
+    )
+    if coarsen is not None and coarsen % tokens:
+        text = f"{coarsen} is no multiple of the {tokens} tokens that an id of {trace} stands for"
+        raise KvsimError(f"--coarsen: {text}.")
+    _write(out, requests, coarsen or tokens)
+
+
+@app.command()
+def sample(
+    trace: TraceFile,
+    out: OutFile,
+    share: Annotated[float, typer.Option(metavar="0..1", help="Share of the sessions kept.")],
+    trace_format: Format = "auto",
+    block_tokens: BlockTokens = None,
+    starts: Starts = None,
+    seed: Seed = 0,
+) -> None:
+    """Keep a random share of the sessions, each whole; of the requests where there are none."""
+    from kvsim.workload.traces.editing import sampled
+
+    if not 0 < share <= 1:
+        raise KvsimError(f"--share: {share:g} is out of range. Use a share above 0, up to 1.")
+    requests, tokens = _opened(trace, trace_format, block_tokens, starts, seed)
+    _write(out, sampled(requests, share, seed), tokens)
+
+
+@app.command()
+def scale(
+    trace: TraceFile,
+    out: OutFile,
+    time: Annotated[
+        float, typer.Option("--time", metavar="FACTOR", help="On all times; 2 halves the rate.")
+    ],
+    trace_format: Format = "auto",
+    block_tokens: BlockTokens = None,
+    starts: Starts = None,
+    seed: Seed = 0,
+) -> None:
+    """Stretch or press the times of a trace, also those between the turns of a session."""
+    if not 0 < time < 1e9:
+        raise KvsimError(f"--time: {time:g} is out of range. Use a factor above 0.")
+    requests, tokens = _opened(trace, trace_format, block_tokens, starts, seed, time_scale=time)
+    _write(out, requests, tokens)
+
+
+@app.command()
+def merge(
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE TRACE...", help="Trace files.")],
+    out: Annotated[Path, typer.Option("--out", metavar="OUT", help="New file, as for convert.")],
+    trace_format: Format = "auto",
+    block_tokens: BlockTokens = None,
+    starts: Starts = None,
+    seed: Seed = 0,
+) -> None:
+    """Play several traces at once; what one shares is never shared with another."""
+    from kvsim.workload.traces.editing import merged
+
+    opened = [_opened(trace, trace_format, block_tokens, starts, seed) for trace in traces]
+    sizes = sorted({tokens for _, tokens in opened})
+    if len(sizes) > 1:
+        text = f"the traces have blocks of {', '.join(map(str, sizes))} tokens"
+        raise KvsimError(f"{text}. Convert them to one size first, or give exact ones the other's.")
+    _write(out, merged([requests for requests, _ in opened]), sizes[0])
+
+
+def _format(name: str) -> str:
+    from kvsim.workload.traces import FORMATS
+
+    if name != "auto" and name not in FORMATS:
+        raise KvsimError(f"--format: {unknown_name('format', name, ['auto', *FORMATS])}")
+    return name
+
+
+def _choice(option: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        name = option.removeprefix("--")
+        raise KvsimError(f"{option}: {unknown_name(name, value, choices)}")
+    return value
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        sizes = [int(size) for size in text.split(",")]
+    except ValueError:
+        sizes = [0]
+    if min(sizes) < 1 or max(sizes) > 2**40:
+        text = f"{text!r} is no list of sizes. Write numbers of blocks, as in 1000,10000."
+        raise KvsimError(f"--capacity: {text}")
+    return sizes
+
+
+def _check_starts(starts: str | None) -> None:
+    from kvsim.config.draws import parse_starts
+
+    if starts is not None:
+        try:
+            parse_starts(starts)
+        except ValueError as error:
+            raise KvsimError(f"--starts: {error}") from None
+
+
+def _opened(
+    trace: Path,
+    trace_format: str,
+    block_tokens: int | None,
+    starts: str | None,
+    seed: int,
+    **options: Any,
+) -> tuple[Iterator[Request], int]:
+    """The requests of a trace by time, and the tokens of its blocks."""
+    from kvsim.workload.inspection import EXACT_BLOCK_TOKENS, timed_requests
+    from kvsim.workload.traces import TraceOptions, open_trace_file
+
+    _check_starts(starts)
+    opened = open_trace_file(
+        trace,
+        TraceOptions(block_tokens=block_tokens, **options),
+        trace_format=_format(trace_format),
+    )
+    requests, _ = timed_requests(opened, starts, seed)
+
+    def noticed() -> Iterator[Request]:
+        yield from requests
+        for notice in opened.warnings:
+            sys.stderr.write(f"Note: {notice}\n")
+
+    return noticed(), opened.block_tokens or block_tokens or EXACT_BLOCK_TOKENS
+
+
+def _write(out: Path, requests: Iterator[Request], block_tokens: int) -> None:
+    from kvsim.workload.traces.writing import write_mooncake
+
+    num_requests = write_mooncake(out, requests, block_tokens)
+    sys.stdout.write(f"{out}: {num_requests:,} requests, an id for every {block_tokens} tokens\n")
+
+
+_WHO_SAYS = {
+    "format": "as the format has it",
+    "file": "as the file says",
+    "given": "as given",
+    "inferred": "inferred from lengths and numbers of ids",
+    "chosen": "chosen, as the trace has no ids",
+}
+
+
+def _show(trace: Path, figures: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from kvsim.tables import percent, seconds, short
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+
+    def spread(lengths: dict[str, float]) -> str:
+        named = [f"{name} {value:,.0f}" for name, value in lengths.items() if name != "sum"]
+        return ", ".join(named)
+
+    span = f"{figures['span_s']:,.0f} s"
+    if figures["requests_per_s"] is not None:
+        span += f", {figures['requests_per_s']:.3g} requests/s"
+    table.add_row("format", figures["format"])
+    sessions = figures["sessions"]
+    text = f"{figures['requests']:,}" + (f" in {sessions:,} sessions" if sessions else "")
+    table.add_row("requests", text)
+    table.add_row("span", f"{span} (times: {figures['times']})")
+    table.add_row("prompt tokens", spread(figures["prompt_tokens"]))
+    table.add_row("output tokens", spread(figures["output_tokens"]))
+    who = _WHO_SAYS[figures["block_tokens_from"]]
+    table.add_row("block", f"{figures['block_tokens']} tokens, {who}")
+    single = percent(figures["single_use_share"])
+    table.add_row("different blocks", f"{figures['blocks']:,}, {single} of them used once")
+    reuse = figures["reuse_time_s"]
+    if reuse is not None:
+        named = [f"{name} {seconds(value)}" for name, value in reuse.items()]
+        table.add_row("reused after", ", ".join(named))
+    ideal = f"{percent(figures['ideal_token_hit_rate'])} of tokens, if nothing is evicted"
+    upper = figures["ideal_token_hit_rate_shared_tails"]
+    if upper is not None:
+        ideal += f" (partial tails distinct; {percent(upper)} if shared)"
+    table.add_row("ideal hits", ideal)
+    working = [window["blocks"] for window in figures["working_set"]]
+    if working:
+        each_s = figures["span_s"] / len(working)
+        least, most = short(min(working)), short(max(working))
+        table.add_row("working set", f"{least} to {most} blocks in {seconds(each_s)}")
+    console = make_console()
+    console.print(table, highlight=False)
+    capacities = Table(box=None, pad_edge=False)
+    policy = figures["capacities"][0]["policy"].upper()
+    capacities.add_column(f"{policy} blocks", justify="right")
+    capacities.add_column("token hits", justify="right")
+    for point in figures["capacities"]:
+        capacities.add_row(f"{point['blocks']:,}", percent(point["token_hit_rate"]))
+    console.print()
+    console.print(capacities, highlight=False)
+    if figures["window"] != "all":
+        console.print(f"Hits of the {figures['window'].replace('-', ' ')} of the requests.")
+    for notice in figures["notices"]:
+        console.print(f"Note: {notice}", style="yellow", highlight=False, markup=False)
+
+
+app.command("synthesize")(trace_synthesize.synthesize)
+app.command("fit")(trace_fit.fit)

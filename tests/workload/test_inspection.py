@@ -1,0 +1,124 @@
+"""What `kvsim trace inspect` says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvsim.workload.inspection import UNRECORDED_STARTS, inspect, timed_requests
+from kvsim.workload.traces import TraceOptions, open_trace_file
+
+BUNDLED = Path(__file__).parents[2] / "scenarios/traces"
+ROWS = [
+    {"timestamp": 0, "input_length": 40, "output_length": 2, "hash_ids": [1, 2, 3]},
+    {"timestamp": 1000, "input_length": 48, "output_length": 4, "hash_ids": [1, 2, 4]},
+    {"timestamp": 4000, "input_length": 20, "output_length": 6, "hash_ids": [1, 9]},
+]
+
+
+def write(tmp_path: Path, rows: list[dict[str, object]]) -> Path:
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def test_figures(tmp_path: Path) -> None:
+    path = write(tmp_path, ROWS)
+    shared = open_trace_file(path, TraceOptions(shared_tails=True))
+    found = inspect(
+        open_trace_file(path, TraceOptions(), shown="t"),
+        capacities_blocks=[1, 2, 5],
+        shared=shared,
+    ).figures
+    working = found.pop("working_set")
+    assert found == {
+        "format": "mooncake",
+        "requests": 3,
+        "sessions": None,
+        "times": "recorded",
+        "span_s": 4.0,
+        "requests_per_s": 0.75,
+        "block_tokens": 16,
+        "block_tokens_from": "inferred",
+        "prompt_tokens": {
+            "mean": 36.0,
+            "p50": 40.0,
+            "p90": pytest.approx(46.4),
+            "p99": pytest.approx(47.84),
+            "max": 48,
+            "sum": 108,
+        },
+        "output_tokens": {
+            "mean": 4.0,
+            "p50": 4.0,
+            "p90": pytest.approx(5.6),
+            "p99": pytest.approx(5.96),
+            "max": 6,
+            "sum": 12,
+        },
+        "blocks": 5,
+        "single_use_share": 0.6,
+        "reuse_time_s": {"p10": 1.0, "p50": 1.0, "p90": 3.0, "p99": 3.0},
+        "window": "all",
+        # 32 of the second prompt, 16 of the third.
+        "ideal_token_hit_rate": pytest.approx(48 / 108),
+        # All of the first prompt's tail of 8, and of the third's tail of 4.
+        "ideal_token_hit_rate_shared_tails": pytest.approx((40 + 20) / 108),
+        "capacities": [
+            {"blocks": 1, "policy": "lru", "token_hit_rate": pytest.approx(32 / 108)},
+            {"blocks": 2, "policy": "lru", "token_hit_rate": pytest.approx(48 / 108)},
+            {"blocks": 5, "policy": "lru", "token_hit_rate": pytest.approx(48 / 108)},
+        ],
+        "notices": [],
+    }
+    assert len(working) == 48
+    assert sum(window["blocks"] for window in working) == 3 + 3 + 2
+
+
+def test_fifo_and_the_last_half(tmp_path: Path) -> None:
+    trace = open_trace_file(write(tmp_path, ROWS), TraceOptions())
+    found = inspect(trace, capacities_blocks=[3, 4], policy="fifo", window="last-half").figures
+    # Only the second and third requests count. With 4 blocks, block 1 has gone by the third.
+    assert found["capacities"] == [
+        {"blocks": 3, "policy": "fifo", "token_hit_rate": pytest.approx(32 / 68)},
+        {"blocks": 4, "policy": "fifo", "token_hit_rate": pytest.approx(48 / 68)},
+    ]
+
+
+def test_ids_that_are_not_chained_are_noticed(tmp_path: Path) -> None:
+    rows = [{**ROWS[0], "hash_ids": ids} for ids in ([1, 2, 3], [7, 2, 3])]
+    found = inspect(open_trace_file(write(tmp_path, rows), TraceOptions(), shown="t")).figures
+    assert found["notices"] == [
+        "t: some ids come after different ids, so they do not stand for whole prefixes: hits are "
+        "counted by id and place, and LRU hit rates are approximate."
+    ]
+
+
+def test_sizes_by_default_reach_all_blocks() -> None:
+    trace = open_trace_file(BUNDLED / "mooncake_conversation.jsonl.gz", TraceOptions(limit=2000))
+    found = inspect(trace).figures
+    sizes = [point["blocks"] for point in found["capacities"]]
+    assert len(sizes) == 12
+    assert sizes[-1] >= found["blocks"] > sizes[-2]
+    assert found["capacities"][-1]["token_hit_rate"] == pytest.approx(found["ideal_token_hit_rate"])
+
+
+def test_times_that_are_not_recorded(tmp_path: Path) -> None:
+    template = {
+        "num_turns": 1,
+        "input_prompt_length": 16,
+        "assistant_response_length": [4],
+        "tool_call_output_length": [8],
+        "tool_call_latency": [2.5],
+        "final_assistant_response_length": 5,
+    }
+    path = write(tmp_path, [template, template])
+    requests, how = timed_requests(open_trace_file(path, TraceOptions()), None, 0)
+    assert how == f"{UNRECORDED_STARTS}, answers taking no time"
+    times_s = [request.arrival_s for request in requests]
+    assert len(times_s) == 4
+    together, how = timed_requests(open_trace_file(path, TraceOptions()), "together", 0)
+    assert [request.arrival_s for request in together] == [0.0, 0.0, 2.5, 2.5]
+    assert how == "together, answers taking no time"
