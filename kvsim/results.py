@@ -235,9 +235,8 @@ def _requests_schema() -> pa.Schema:
 def _timeline_schema() -> pa.Schema:
     import pyarrow as pa
 
-    return pa.schema(
-        [(name, pa.float64() if name.endswith("_s") else pa.int64()) for name in TIMELINE_COLUMNS]
-    )
+    other = {"time_s": pa.float64(), "group_cached_blocks": pa.list_(pa.int64())}
+    return pa.schema([(name, other.get(name, pa.int64())) for name in TIMELINE_COLUMNS])
 
 
 def _read_json(path: Path, keys: Iterable[str], problems: list[str]) -> dict[str, Any]:

@@ -33,8 +33,11 @@ BLOCK_ROW = np.dtype(
 
 INDEX_ROW = np.dtype([("home", np.int32), ("block", np.int32)])
 
-# Entries of `totals`.
-FREE, CACHED, EVICTED = 0, 1, 2
+# Entries of `totals`; after them, blocks with a key by group, and evictions by the group that took
+# the block and, within that, the group that lost it.
+FREE, CACHED, EVICTED, FREE_CACHED, CACHED_BY_GROUP = 0, 1, 2, 3, 4
+NUM_GROUPS_MAX = 1 << GROUP_BITS
+EVICTED_BY = CACHED_BY_GROUP + NUM_GROUPS_MAX
 
 _CACHE_LINE_BYTES = 64
 _IN_A_LINE = _CACHE_LINE_BYTES // INDEX_ROW.itemsize
@@ -47,7 +50,8 @@ class Pool(NamedTuple):
         blocks: one ``BLOCK_ROW`` a block, block 0 included.
         hash_index: ``INDEX_ROW``, a power of two long: the block that was entered first under a key
             (0 where a place is empty), and the place this key would like to have.
-        totals: int64: blocks in the free queue, blocks with a key, evictions so far.
+        totals: int64: blocks in the free queue, blocks with a key, evictions so far, blocks in the
+            free queue with a key; then by group, see ``CACHED_BY_GROUP`` and ``EVICTED_BY``.
     """
 
     blocks: Rows
@@ -68,7 +72,7 @@ def make_pool(num_blocks: int) -> Pool:
     ids = np.arange(num_blocks, dtype=np.int32)
     blocks["before"] = np.roll(ids, 1)
     blocks["after"] = np.roll(ids, -1)
-    totals = np.zeros(3, dtype=np.int64)
+    totals = np.zeros(EVICTED_BY + NUM_GROUPS_MAX**2, dtype=np.int64)
     totals[FREE] = num_blocks - 1
     size = 1 << max(4, (2 * num_blocks - 1).bit_length())
     return Pool(blocks, _aligned(size, INDEX_ROW), totals)
@@ -93,6 +97,12 @@ def _home(key: int, size: int) -> int:
 
 
 @njit
+def group_of(key: int) -> int:
+    """The group whose block a key names."""
+    return key & (NUM_GROUPS_MAX - 1)
+
+
+@njit
 def find_block(pool: Pool, key: int) -> int:
     """The block that was entered first under a key, or 0."""
     last = len(pool.hash_index) - 1
@@ -114,6 +124,7 @@ def enter_block(pool: Pool, block: int, key: int) -> None:
     row = blocks[block]
     row.key = key
     pool.totals[CACHED] += 1
+    pool.totals[CACHED_BY_GROUP + group_of(key)] += 1
     last = len(pool.hash_index) - 1
     home = _home(key, last + 1)
     place = home
@@ -143,8 +154,9 @@ def remove_block(pool: Pool, block: int) -> None:
     row = blocks[block]
     last = len(pool.hash_index) - 1
     place = _home(row.key, last + 1)
-    row.key = 0
     pool.totals[CACHED] -= 1
+    pool.totals[CACHED_BY_GROUP + group_of(row.key)] -= 1
+    row.key = 0
     if row.same_after != block:
         blocks[row.same_before].same_after = row.same_after
         blocks[row.same_after].same_before = row.same_before
@@ -174,8 +186,8 @@ def remove_block(pool: Pool, block: int) -> None:
 
 
 @njit
-def take_head(pool: Pool) -> int:
-    """Take the block at the head of the free queue, evicting what it held."""
+def take_head(pool: Pool, group: int) -> int:
+    """Take the block at the head of the free queue for a group, evicting what it held."""
     blocks = pool.blocks
     block: int = blocks[0].after
     after = blocks[block].after
@@ -183,9 +195,12 @@ def take_head(pool: Pool) -> int:
     blocks[after].before = 0
     blocks[block].num_refs = 1
     pool.totals[FREE] -= 1
-    if blocks[block].key != 0:
+    key = blocks[block].key
+    if key != 0:
         remove_block(pool, block)
+        pool.totals[FREE_CACHED] -= 1
         pool.totals[EVICTED] += 1
+        pool.totals[EVICTED_BY + group * NUM_GROUPS_MAX + group_of(key)] += 1
     return block
 
 
@@ -197,6 +212,7 @@ def touch(pool: Pool, block: int) -> None:
         pool.blocks[row.before].after = row.after
         pool.blocks[row.after].before = row.before
         pool.totals[FREE] -= 1
+        pool.totals[FREE_CACHED] -= 1
     row.num_refs += 1
 
 
@@ -220,6 +236,8 @@ def give_back(pool: Pool, block: int, prepend_uncached: bool, cursor: int) -> in
     if row.num_refs > 0:
         return cursor
     pool.totals[FREE] += 1
+    if row.key != 0:
+        pool.totals[FREE_CACHED] += 1
     if prepend_uncached and row.key == 0:
         before, cursor = cursor, block
     else:
@@ -242,4 +260,6 @@ def forget_all(pool: Pool) -> bool:
     for block in range(len(pool.blocks)):
         pool.blocks[block].key = 0
     pool.totals[CACHED] = 0
+    pool.totals[FREE_CACHED] = 0
+    pool.totals[CACHED_BY_GROUP:EVICTED_BY] = 0
     return True

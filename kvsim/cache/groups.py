@@ -271,7 +271,7 @@ def take_blocks(pool: Pool, tables: Tables, slot: int, group: int, num_tokens: i
     num = -(-num_tokens // row.block_size)
     table.first_new = min(table.length, num)
     for index in range(table.length, num):
-        tables.rings[slot, row.ring + (index & row.ring_mask)] = take_head(pool)
+        tables.rings[slot, row.ring + (index & row.ring_mask)] = take_head(pool, group)
     table.length = max(table.length, num)
 
 

@@ -190,6 +190,8 @@ class Replica:
             num_free,
             len(self.scheduler.running),
             len(self.scheduler.waiting),
+            free_cached_blocks=cache.num_free_cached,
+            group_cached_blocks=cache.num_cached_by_group,
         )
         interval_s = self._timeline_interval_s
         self._next_entry_s = (now_s // interval_s + 1) * interval_s

@@ -150,6 +150,7 @@ def simulate(
             preempted_queried_tokens=counters.preempted_queries,
             preempted_hit_tokens=counters.preempted_hits,
             evicted_blocks=cache.num_evicted,
+            evicted_by_group=cache.num_evicted_by_group,
             simulated_s=replica.end_s,
         ),
         tuple(workload.warnings),

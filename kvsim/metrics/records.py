@@ -44,6 +44,8 @@ TIMELINE_COLUMNS: dict[str, str] = {
     "free_blocks": "blocks in the free queue",
     "running": "requests running",
     "waiting": "requests waiting",
+    "free_cached_blocks": "blocks in the free queue with a key: what there is to evict",
+    "group_cached_blocks": "cached_blocks of each KV cache group, in order",
 }
 """Columns of `timeline.parquet` in their order, each with its meaning."""
 
@@ -160,6 +162,7 @@ class TimelineLog:
         """Start empty."""
         self._times_s = array("d")
         self._counts = array("q")
+        self._group_cached_blocks: list[list[int]] = []
 
     def __len__(self) -> int:
         """Number of moments added."""
@@ -173,20 +176,28 @@ class TimelineLog:
         free_blocks: int,
         running: int,
         waiting: int,
+        *,
+        free_cached_blocks: int,
+        group_cached_blocks: Sequence[int],
     ) -> None:
         """Add a moment; see `TIMELINE_COLUMNS` for what each number means."""
         self._times_s.append(time_s)
-        self._counts.extend((used_blocks, cached_blocks, free_blocks, running, waiting))
+        self._counts.extend(
+            (used_blocks, cached_blocks, free_blocks, running, waiting, free_cached_blocks)
+        )
+        self._group_cached_blocks.append(list(group_cached_blocks))
 
     def frame(self) -> pd.DataFrame:
         """A row a moment, with the columns of `TIMELINE_COLUMNS`."""
         import numpy as np
         import pandas as pd
 
-        names = list(TIMELINE_COLUMNS)[1:]
+        _, *names, by_group = TIMELINE_COLUMNS
         counts = np.array(self._counts, dtype=np.int64).reshape(-1, len(names))
-        columns = {name: counts[:, column] for column, name in enumerate(names)}
-        return pd.DataFrame({"time_s": np.array(self._times_s), **columns})
+        columns: dict[str, object] = {"time_s": np.array(self._times_s)}
+        columns |= {name: counts[:, column] for column, name in enumerate(names)}
+        columns[by_group] = pd.Series(self._group_cached_blocks, dtype="object")
+        return pd.DataFrame(columns)
 
 
 _NO_COUNT = -1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ SUMMARY_KEYS: dict[str, str] = {
     "preempted_queried_tokens": "tokens looked up at readmission after a preemption",
     "preempted_hit_tokens": "tokens found at readmission after a preemption",
     "evicted_blocks": "cached blocks that lost their key when they were taken",
+    "evicted_by_group": "the same by KV cache group: for each that took the blocks, a list of how "
+    "many each group lost",
     "ttft_s": "arrival to first token, in s: `mean`, `p50`, `p90`, `p99`",
     "tpot_s": "time a token after the first, in s, of 2 output tokens or more: the same",
     "queue_s": "arrival to first admission, in s: the same",
@@ -58,6 +60,7 @@ class RunCounters:
     preempted_queried_tokens: int = 0
     preempted_hit_tokens: int = 0
     evicted_blocks: int = 0
+    evicted_by_group: list[list[int]] = field(default_factory=list)
     bytes_stored: int = 0
     bytes_loaded: int = 0
     simulated_s: float = 0.0
@@ -106,6 +109,7 @@ def summarize(
         "preempted_queried_tokens": int(counters.preempted_queried_tokens),
         "preempted_hit_tokens": int(counters.preempted_hit_tokens),
         "evicted_blocks": int(counters.evicted_blocks),
+        "evicted_by_group": [list(lost) for lost in counters.evicted_by_group],
         "ttft_s": spread(ran["ttft_s"]),
         "tpot_s": spread(ran["tpot_s"]),
         "queue_s": spread(ran["queue_s"]),

@@ -110,19 +110,22 @@ def test_empty_logs_have_their_columns() -> None:
 
 def test_a_timeline() -> None:
     log = TimelineLog()
-    log.add(0.0, used_blocks=0, cached_blocks=0, free_blocks=99, running=0, waiting=3)
-    log.add(1.5, used_blocks=10, cached_blocks=7, free_blocks=89, running=2, waiting=1)
-    assert len(log) == 2
-    frame = log.frame()
-    assert list(frame.columns) == list(TIMELINE_COLUMNS)
-    assert frame.to_dict("list") == {
+    rows = {
         "time_s": [0.0, 1.5],
         "used_blocks": [0, 10],
         "cached_blocks": [0, 7],
         "free_blocks": [99, 89],
         "running": [0, 2],
         "waiting": [3, 1],
+        "free_cached_blocks": [0, 5],
+        "group_cached_blocks": [[0, 0], [6, 1]],
     }
+    for moment in range(2):
+        log.add(**{name: values[moment] for name, values in rows.items()})  # type: ignore[arg-type]
+    assert len(log) == 2
+    frame = log.frame()
+    assert list(frame.columns) == list(TIMELINE_COLUMNS)
+    assert frame.to_dict("list") == rows
 
 
 def test_a_count_that_is_no_integer_is_refused_where_it_is_added() -> None:

@@ -61,6 +61,7 @@ def test_counters_pass_through() -> None:
         "preempted_queried_tokens": 10,
         "preempted_hit_tokens": 11,
         "evicted_blocks": 12,
+        "evicted_by_group": [[12, 0], [0, 0]],
         "bytes_stored": 13,
         "bytes_loaded": 14,
         "simulated_s": 4.0,
