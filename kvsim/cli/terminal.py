@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvsim.errors import KvsimError
+from kvsim.errors import KvsimError, unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
+
+    from kvsim.config import Scenario
 
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
 Settings = Annotated[
@@ -28,7 +30,29 @@ Settings = Annotated[
         "May be given again.",
     ),
 ]
+Only = Annotated[
+    list[str],
+    typer.Option(metavar="VARIANT", help="This variant alone. May be given again."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+def chosen_variants(loaded: Scenario, only: Iterable[str], path: Path) -> dict[str, Scenario]:
+    """The variants of a scenario, or those named alone.
+
+    Raises:
+        KvsimError: a name is none of a variant.
+    """
+    from kvsim.scenario import expand_variants
+
+    variants = expand_variants(loaded)
+    unknown = [name for name in only if name not in variants]
+    if unknown:
+        raise KvsimError(
+            "\n".join(f"{path}: --only: {unknown_name('variant', n, variants)}" for n in unknown)
+        )
+    wanted = set(only) or set(variants)
+    return {name: variant for name, variant in variants.items() if name in wanted}
 
 
 def print_json(value: object) -> None:

@@ -16,6 +16,7 @@ from kvsim.config.parts import (
     RooflineStepTime,
 )
 from kvsim.config.scenario import Scenario
+from kvsim.config.sweep import Sweep
 from kvsim.config.workload import ScriptRequest, ScriptWorkload, TraceWorkload
 
 __all__ = [
@@ -33,5 +34,6 @@ __all__ = [
     "Scenario",
     "ScriptRequest",
     "ScriptWorkload",
+    "Sweep",
     "TraceWorkload",
 ]
