@@ -152,6 +152,17 @@ def cautions(frame: pd.DataFrame, warnings: Iterable[str]) -> list[str]:
     return said
 
 
+def window_loss(requests: pd.DataFrame) -> float | None:
+    """Share of prompt tokens that one group could serve and the hit could not.
+
+    Full attention keeps all it computed until it is evicted; a window or state group keeps the
+    runs its policy retains. So this is what a denser retention could have added at most.
+    """
+    ran = requests[requests["hit_tokens"].notna()]
+    prompts = int(ran["prompt_tokens"].sum())
+    return float((ran["full_hit_tokens"] - ran["hit_tokens"]).sum()) / prompts if prompts else None
+
+
 def other_axes(axes: Iterable[str], *shown: str) -> list[str]:
     """Axes of a sweep that are no part of the policy and not shown otherwise."""
     return [axis for axis in axes if axis not in POLICY_KEYS and axis not in shown]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from kvsim.frames import Results
+    from kvsim.results import RunResult
 
 QUESTION_TOKENS = 500
 """New tokens of a next turn or of a branch."""
@@ -71,14 +72,30 @@ def retention_probe(
     return {"kind": "script", "requests": requests, "concurrency": 1}
 
 
+def is_probe(result: RunResult) -> bool:
+    """Whether a run is one of `retention_probe`, by its script and the lengths of its prompts."""
+    prompts = result.requests["prompt_tokens"].to_numpy()
+    num_sessions = len(prompts) // 2
+    if result.scenario.workload.kind != "script" or len(prompts) != 2 * num_sessions:
+        return False
+    if num_sessions <= _NUM_ASKED:
+        return False
+    tokens = prompts[0]
+    return bool(
+        (prompts[:num_sessions] == tokens).all()
+        and prompts[num_sessions] == tokens // 2 + QUESTION_TOKENS
+        and (prompts[num_sessions + _NUM_ASKED :] == tokens).all()
+    )
+
+
 def read_probe(results: Results) -> pd.DataFrame:
     """What runs of `retention_probe` found, a row a run.
 
     Returns:
         Columns `label`, `policy`, `sessions_kept` (sessions that a resend finds to the end of the
-        prompt, the branched and the continued one added where they were found at all),
-        `num_sessions`, and as fractions of the tokens in common `resend` (of the newest session
-        sent again), `next_turn` and `branch`.
+        prompt; the branched and the continued one, which are newer, are counted with them, or
+        where they were found if no resend was), `num_sessions`, and as fractions of the tokens in
+        common `resend` (of the newest session sent again), `next_turn` and `branch`.
 
     Raises:
         KvsimError: a run is not one of `retention_probe`, or had a request refused.
@@ -87,19 +104,11 @@ def read_probe(results: Results) -> pd.DataFrame:
 
     rows = []
     for name, result in named_results(results).items():
+        if not is_probe(result):
+            raise KvsimError(f"{name}: is no run of a retention probe. Run one of retention_probe.")
         requests = result.requests
         num_sessions = len(requests) // 2
-        prompts = requests["prompt_tokens"].to_numpy()
-        tokens = int(prompts[0])
-        is_probe = (
-            len(requests) == 2 * num_sessions > 2 * _NUM_ASKED
-            and result.scenario.workload.kind == "script"
-            and (prompts[:num_sessions] == tokens).all()
-            and prompts[num_sessions] == tokens // 2 + QUESTION_TOKENS
-            and (prompts[num_sessions + _NUM_ASKED :] == tokens).all()
-        )
-        if not is_probe:
-            raise KvsimError(f"{name}: is no run of a retention probe. Run one of retention_probe.")
+        tokens = int(requests["prompt_tokens"].iloc[0])
         if requests["refused"].notna().any():
             reason = requests["refused"].dropna().iloc[0]
             raise KvsimError(f"{name}: a request was refused ({reason}). Use shorter sessions.")
@@ -107,12 +116,13 @@ def read_probe(results: Results) -> pd.DataFrame:
         hits = asked["hit_tokens"].to_numpy(dtype=float)
         resent = asked.iloc[_NUM_ASKED:]
         kept = int((resent["hit_ended"] == "end of prompt").sum())
+        newest = _NUM_ASKED if kept else int((hits[:_NUM_ASKED] > 0).sum())
         answer_tokens = int(requests["output_tokens"].iloc[0])
         rows.append(
             {
                 "label": name,
                 "policy": scenario_policy(result.scenario),
-                "sessions_kept": kept + int((hits[:_NUM_ASKED] > 0).sum()),
+                "sessions_kept": kept + newest,
                 "num_sessions": num_sessions,
                 "resend": hits[_NUM_ASKED] / tokens,
                 "next_turn": hits[1] / (tokens + answer_tokens),

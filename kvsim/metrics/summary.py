@@ -33,6 +33,8 @@ SUMMARY_KEYS: dict[str, str] = {
     "ttft_s": "arrival to first token, in s: `mean`, `p50`, `p90`, `p99`",
     "tpot_s": "time a token after the first, in s, of 2 output tokens or more: the same",
     "queue_s": "arrival to first admission, in s: the same",
+    "arrivals_per_s": "rate of arrivals, refused requests too: one less than their number over the "
+    "time from the first to the last; null where they come at once",
     "requests_per_s": "num_finished / simulated_s",
     "prompt_tokens_per_s": "prompt_tokens / simulated_s",
     "output_tokens_per_s": "output_tokens / simulated_s",
@@ -113,6 +115,9 @@ def summarize(
         "ttft_s": spread(ran["ttft_s"]),
         "tpot_s": spread(ran["tpot_s"]),
         "queue_s": spread(ran["queue_s"]),
+        "arrivals_per_s": _ratio(
+            len(requests) - 1, float(requests["arrival_s"].max() - requests["arrival_s"].min())
+        ),
         "requests_per_s": _ratio(len(finished), simulated_s),
         "prompt_tokens_per_s": _ratio(prompt_tokens, simulated_s),
         "output_tokens_per_s": _ratio(output_tokens, simulated_s),

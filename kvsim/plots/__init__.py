@@ -13,7 +13,7 @@ from kvsim.plots.latency import ttft_by_rate, ttft_distribution
 from kvsim.plots.matrix import evictions, heat_map
 from kvsim.plots.policies import policies_side_by_side, retention_tradeoff
 from kvsim.plots.pool import pool_by_group, pool_by_state
-from kvsim.plots.style import policy_style, save
+from kvsim.plots.style import check_picture, policy_style, save
 from kvsim.plots.survival import prefix_survival
 from kvsim.plots.tiers import bytes_by_tier, link_utilisation
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "bytes_by_tier",
+    "check_picture",
     "evictions",
     "frame",
     "heat_map",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _MARKED = (0.5, 0.9, 0.99)
 _SPREAD_FOR_LOG = 20
+_NUM_POINTS_MAX = 600
+"""Steps that a distribution is drawn with; more could not be seen."""
 
 
 @styled
@@ -45,6 +47,7 @@ def ttft_distribution(
         if not len(times_s):
             continue
         shares = np.arange(1, len(times_s) + 1) / len(times_s)
+        thin = np.unique(np.linspace(0, len(times_s) - 1, _NUM_POINTS_MAX).astype(int))
         look: dict[str, Any] = {
             "color": style.color,
             "linestyle": style.dash,
@@ -53,7 +56,7 @@ def ttft_distribution(
             "markersize": 8,
             "mec": "white",
         }
-        ax.step(times_s, shares, where="post", **{**look, "marker": ""})
+        ax.step(times_s[thin], shares[thin], where="post", **{**look, "marker": ""})
         ax.plot(
             np.quantile(times_s, _MARKED),
             _MARKED,

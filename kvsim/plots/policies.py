@@ -69,7 +69,7 @@ def policies_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = 
     stored = _floats(frame["bytes_stored"])
     if np.nansum(stored) > 0:
         gigabytes = stored / 1e9
-        _bars(panels[2], labels, gigabytes, styles, [f"{value:,.3g}" for value in gigabytes])
+        _bars(panels[2], labels, gigabytes, styles, [_gigabytes(value) for value in gigabytes])
         panels[2].set_xlabel("Bytes stored (GB)")
         panels[2].set_title("Stored to the next tier")
     else:
@@ -159,6 +159,10 @@ def _room(ax: Axes, values: Any, factor: float) -> None:
 
 def _floats(column: Any) -> Any:
     return pd.to_numeric(column, errors="coerce").to_numpy(dtype=float)
+
+
+def _gigabytes(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == 0 else f"{value:.3g}"
 
 
 def _known(value: float) -> float | None:

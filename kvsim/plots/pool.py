@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,13 +34,13 @@ def pool_by_state(timeline: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """
     needed(timeline, "time_s", "used_blocks", "free_blocks", "free_cached_blocks")
     ax = one_axes(ax)
-    times, unit = _times(timeline)
-    cached = timeline["free_cached_blocks"].to_numpy()
+    columns = ("used_blocks", "free_cached_blocks", "free_blocks")
+    times, (used, cached, free), unit = thinned(timeline, columns)
     layers = ax.stackplot(
         times,
-        timeline["used_blocks"].to_numpy(),
+        used,
         cached,
-        timeline["free_blocks"].to_numpy() - cached,
+        free - cached,
         colors=[IN_USE, CACHED, BLANK],
         labels=["in use", "free, cached", "blank"],
         lw=0,
@@ -60,8 +61,7 @@ def pool_by_group(result: RunResult, *, ax: Axes | None = None) -> Axes:
     """
     needed(result.timeline, "time_s", "group_cached_blocks")
     ax = one_axes(ax)
-    times, unit = _times(result.timeline)
-    by_group = np.array([list(row) for row in result.timeline["group_cached_blocks"]]).T
+    times, by_group, unit = thinned(result.timeline, ["group_cached_blocks"])
     places = np.linspace(0.05, 0.8, len(by_group)) if len(by_group) > 1 else np.array([0.4])
     layers = ax.stackplot(
         times,
@@ -84,6 +84,25 @@ def group_names(result: RunResult) -> list[str]:
         f"{number} {group.name or group.kind.replace('_', ' ')}"
         for number, group in enumerate(result.scenario.model_spec.groups)
     ]
+
+
+def thinned(timeline: pd.DataFrame, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarray, str]:
+    """Moments, the columns at them, and the unit of time; over many rows, means of neighbours.
+
+    Returns:
+        Times [points], values [columns, points], and "s", "min" or "h".
+    """
+    times, unit = _times(timeline)
+    values = np.array([np.array([*timeline[column]], dtype=float).T for column in columns])
+    values = values.reshape(-1, len(times))
+    starts = np.unique(np.linspace(0, len(times), _NUM_POINTS_MAX + 1).astype(int))[:-1]
+    sizes = np.diff(starts, append=len(times))
+    means = np.add.reduceat(values, starts, axis=1) / sizes
+    return times[starts], means, unit
+
+
+_NUM_POINTS_MAX = 500
+"""Points that a course of time is drawn with; more could not be seen."""
 
 
 def _times(timeline: pd.DataFrame) -> tuple[np.ndarray, str]:

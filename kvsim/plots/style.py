@@ -7,9 +7,10 @@ markers and hatches tell policies apart where colours are lost, as in a greyscal
 from __future__ import annotations
 
 import functools
+import io
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -155,12 +156,18 @@ def policy_styles(policies: Iterable[str]) -> list[PolicyStyle]:
         if again:
             style = replace(
                 style,
-                dash=_SPARE_DASHES[again % len(_SPARE_DASHES)],
-                marker=_SPARE_MARKERS[again % len(_SPARE_MARKERS)],
-                hatch=_SPARE_HATCHES[again % len(_SPARE_HATCHES)],
+                dash=_spare(_SPARE_DASHES, style.dash, again),
+                marker=_spare(_SPARE_MARKERS, style.marker, again),
+                hatch=_spare(_SPARE_HATCHES, style.hatch, again),
             )
         styles.append(style)
     return styles
+
+
+def _spare(spares: Sequence[Any], own: Any, again: int) -> Any:
+    """One of the spares other than the policy's own, a further one each time."""
+    others = [spare for spare in spares if spare != own]
+    return others[(again - 1) % len(others)]
 
 
 def _mixed(color: str, other: str, share: float) -> str:
@@ -233,6 +240,17 @@ def text_color(background: Any) -> str:
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 
+def check_picture(path: Path) -> None:
+    """Refuse the name of a picture before anything is drawn for it.
+
+    Raises:
+        KvsimError: its ending is none of `PICTURE_SUFFIXES`.
+    """
+    if path.suffix.lower() not in PICTURE_SUFFIXES:
+        endings = ", ".join(PICTURE_SUFFIXES)
+        raise KvsimError(f"{path}: ending {path.suffix!r} is none of {endings}. Use one of them.")
+
+
 def save(plot: Axes | Figure | Iterable[Axes], path: Path | str) -> Path:
     """Write a plot to a PNG, SVG or PDF file; the same plot gives the same bytes.
 
@@ -240,20 +258,38 @@ def save(plot: Axes | Figure | Iterable[Axes], path: Path | str) -> Path:
         KvsimError: the file's ending is another one, or it cannot be written.
     """
     path = Path(path)
-    if path.suffix.lower() not in PICTURE_SUFFIXES:
-        endings = ", ".join(PICTURE_SUFFIXES)
-        raise KvsimError(f"{path}: ending {path.suffix!r} is none of {endings}. Use one of them.")
+    check_picture(path)
     kind = path.suffix.lower().removeprefix(".")
     figure = _figure_of(plot)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with mpl.rc_context({**RC, "svg.hashsalt": "kvsim", "svg.fonttype": "path"}):
+        with mpl.rc_context({**RC, **_SVG}):
             figure.savefig(path, format=kind, dpi=DPI, metadata=_METADATA[kind])
     except OSError as error:
         raise KvsimError(f"{path}: cannot be written: {error.strerror}.") from None
     return path
 
 
+def drawn_svg(draw: Callable[..., object], size_in: tuple[float, float], num_axes: int = 1) -> str:
+    """What a function draws on new axes, as the text of an SVG.
+
+    Args:
+        draw: takes the axes, or a list of them where there are several, side by side.
+        size_in: width and height in inches.
+        num_axes: how many axes.
+    """
+    with mpl.rc_context({**RC, **_SVG}):
+        figure = Figure(figsize=size_in, layout="constrained")
+        if num_axes == 1:
+            draw(figure.subplots())
+        else:
+            draw(list(figure.subplots(1, num_axes, sharey=True)))
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata=_METADATA["svg"])
+    return text.getvalue()
+
+
+_SVG: Any = {"svg.hashsalt": "kvsim", "svg.fonttype": "path"}
 _METADATA: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": "kvsim"},

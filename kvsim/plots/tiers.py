@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from kvsim.errors import KvsimError
 from kvsim.frames import named_results, scenario_policy
-from kvsim.plots.pool import _times
+from kvsim.plots.pool import thinned
 from kvsim.plots.style import INK, one_axes, percent_axis, policy_styles, styled
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def bytes_by_tier(results: Results, *, ax: Axes | None = None) -> Axes:
             gigabytes = figures[key] / 1e9
             ax.barh(row + shift, gigabytes, 0.38, color=style.color, hatch=hatch, edgecolor="white")
             word = key.removeprefix("bytes_")
-            ax.text(gigabytes, row + shift, f" {word} {gigabytes:,.3g}", va="center", size=9.5)
+            ax.text(gigabytes, row + shift, f" {word} {gigabytes:,.1f}", va="center", size=9.5)
     ax.set_yticks(range(len(rows)), [f"{name}: {tier}" for name, tier, _, _ in rows])
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_xlim(0, most / 1e9 * 1.3 if most else 1)
@@ -74,11 +74,11 @@ def link_utilisation(timeline: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     if not links:
         raise KvsimError("timeline: knows no link. Set offload: in the scenario.")
     ax = one_axes(ax)
-    times, unit = _times(timeline)
-    for number, link in enumerate(links):
+    times, busy, unit = thinned(timeline, [link[0] for link in links])
+    for number, (link, shares) in enumerate(zip(links, busy, strict=True)):
         ax.step(
             times,
-            timeline[link[0]].to_numpy(dtype=float),
+            shares,
             where="pre",
             color=_LINE_COLORS[number % len(_LINE_COLORS)],
             linestyle=_LINE_STYLES[number // len(_LINE_COLORS) % len(_LINE_STYLES)]

@@ -73,6 +73,13 @@ def test_counters_pass_through() -> None:
     assert made["warnings"] == ["coarse"]
 
 
+def test_the_rate_of_arrivals_counts_refused_requests_and_gaps() -> None:
+    rows = ({}, {"arrival_s": 1.0, "refused": "too long"}, {"arrival_s": 4.0})
+    assert summary(*rows)["arrivals_per_s"] == 0.5
+    assert summary({})["arrivals_per_s"] is None
+    assert summary({}, {})["arrivals_per_s"] is None
+
+
 def test_rates() -> None:
     made = summary({"hit_tokens": 500}, {}, queried_tokens=2000, hit_tokens=500, simulated_s=4.0)
     assert made["token_hit_rate"] == 0.25
