@@ -21,10 +21,40 @@ if TYPE_CHECKING:
     from kvsim.config import Scenario
 
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
+
+
+def _keys_like(begun: str) -> list[str]:
+    """Dotted keys of a scenario that begin as given, for the shell."""
+    from kvsim.config import Scenario
+    from kvsim.config.validation import sections
+
+    keys = {
+        f"{place}.{key}" if place else key
+        for place, section in sections(Scenario)
+        for key in section.model_fields
+    }
+    return sorted(f"{key}=" for key in keys if key.startswith(begun))
+
+
+def _variants_like(context: typer.Context, begun: str) -> list[str]:
+    """Variants of the scenario given before, for the shell; none where it cannot be read."""
+    from kvsim.scenario import load_scenario
+
+    for word in context.args:  # not parsed yet, as a value is missing
+        if word.endswith((".yaml", ".yml")):
+            try:
+                names = load_scenario(word, check_files=False).variants
+            except KvsimError:
+                continue
+            return [name for name in names if name.startswith(begun)]
+    return []
+
+
 Settings = Annotated[
     list[str],
     typer.Option(
         "--set",
+        autocompletion=_keys_like,
         metavar="KEY=VALUE",
         help="Change a key of the base, dotted, the value in YAML: cache.retention_interval=4096. "
         "May be given again.",
@@ -32,7 +62,11 @@ Settings = Annotated[
 ]
 Only = Annotated[
     list[str],
-    typer.Option(metavar="VARIANT", help="This variant alone. May be given again."),
+    typer.Option(
+        metavar="VARIANT",
+        autocompletion=_variants_like,
+        help="This variant alone. May be given again.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
