@@ -436,8 +436,8 @@ class _Bench:
         if refused and met and "num_refused" not in names:
             met, met_by = False, [False] * len(runs)
             message = (
-                f"{refused} requests are refused, so it does not count as met. Add 'and "
-                f"num_refused <= {refused}' to the objective to allow that."
+                f"{refused} request{' is' if refused == 1 else 's are'} refused, so it does not "
+                f"count as met. Add 'and num_refused <= {refused}' to the objective to allow that."
             )
         clear = None
         if message is None and all(width is not None for width in widths.values()):
@@ -527,7 +527,8 @@ def _walk(bench: _Bench, value: float, factor: float, *, until: bool) -> float:
         if further == value:
             return value
         bench.meets(further)
-        if bench.meets(further) is not until and bench.same_results(value, further):
+        # Larger pools and links come to an end of their effect; smaller ones may be short of it.
+        if factor > 1 and bench.same_results(value, further) and bench.meets(further) is not until:
             bench.notes.append(
                 f"From {value:g} to {further:g} all figures are the same: going further would "
                 "change nothing."

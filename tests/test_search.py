@@ -123,6 +123,18 @@ def test_what_cannot_be_met_is_said() -> None:
     assert len(found.tried) < 10
 
 
+def test_a_pool_that_is_large_enough_is_halved_until_it_is_not() -> None:
+    found = kvsim.find(
+        made(node={"num_blocks": 2000}),
+        smallest="node.num_blocks",
+        objective="token_hit_rate >= 0.3",
+    )
+    # 2,000 and 1,000 blocks give the same; that tells nothing about 100.
+    assert found.value is not None
+    assert found.value < 100
+    assert found.bracket[1] is not None
+
+
 def test_what_is_always_met_is_said() -> None:
     found = kvsim.find(
         made(), smallest="node.num_blocks", objective="token_hit_rate >= 0", low=60, high=200
@@ -143,7 +155,7 @@ def test_refused_requests_do_not_count_as_met() -> None:
     assert found.value is not None
     assert found.value > 200
     assert found.tried[0].message == (
-        "1 requests are refused, so it does not count as met. Add 'and num_refused <= 1' to the "
+        "1 request is refused, so it does not count as met. Add 'and num_refused <= 1' to the "
         "objective to allow that."
     )
     allowed = kvsim.find(
