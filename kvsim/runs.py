@@ -127,4 +127,5 @@ def value_text(value: Any) -> str:
 
     if pd.isna(value):
         return "null"
+    value = value.item() if hasattr(value, "item") else value
     return f"{value:,.6g}" if isinstance(value, int | float) else str(value)

@@ -14,6 +14,7 @@ from kvsim.frames import needed
 from kvsim.plots.style import (
     INK,
     PolicyStyle,
+    bars_size_in,
     many_axes,
     percent_axis,
     policy_styles,
@@ -44,7 +45,7 @@ def policies_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = 
         raise KvsimError(
             f"frame: {len(frame)} runs are too many side by side. Keep {_MOST_BARS} rows or fewer."
         )
-    panels = many_axes(axes, 3, (12.0, 1.6 + 0.5 * max(3, len(frame))), share_y=True)
+    panels = many_axes(axes, 3, bars_size_in(len(frame)), share_y=True)
     styles = policy_styles(frame["policy"])
     labels = [str(label) for label in frame["label"]]
     hits = _floats(frame["token_hit_rate"])
@@ -103,7 +104,7 @@ def retention_tradeoff(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = Non
         KvsimError: a column is missing.
     """
     needed(frame, "label", "policy", *RETENTION_COLUMNS)
-    panels = many_axes(axes, 4, (13.0, 1.6 + 0.45 * max(3, len(frame))), share_y=True)
+    panels = many_axes(axes, 4, bars_size_in(len(frame), 13.0), share_y=True)
     styles = policy_styles(frame["policy"])
     labels = [str(label) for label in frame["label"]]
     for ax, (column, (title, axis)) in zip(panels, RETENTION_COLUMNS.items(), strict=True):

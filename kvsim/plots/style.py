@@ -270,23 +270,36 @@ def save(plot: Axes | Figure | Iterable[Axes], path: Path | str) -> Path:
     return path
 
 
-def drawn_svg(draw: Callable[..., object], size_in: tuple[float, float], num_axes: int = 1) -> str:
-    """What a function draws on new axes, as the text of an SVG.
+def figure_of(
+    draw: Callable[..., object], size_in: tuple[float, float], num_axes: int = 1
+) -> Figure:
+    """A figure of its own with what a function draws, for files: no screen knows of it.
 
     Args:
         draw: takes the axes, or a list of them where there are several, side by side.
         size_in: width and height in inches.
         num_axes: how many axes.
     """
-    with mpl.rc_context({**RC, **_SVG}):
+    with mpl.rc_context(RC):
         figure = Figure(figsize=size_in, layout="constrained")
         if num_axes == 1:
             draw(figure.subplots())
         else:
             draw(list(figure.subplots(1, num_axes, sharey=True)))
-        text = io.StringIO()
+    return figure
+
+
+def svg_text(figure: Figure) -> str:
+    """A figure as the text of an SVG; the same figure gives the same text."""
+    text = io.StringIO()
+    with mpl.rc_context({**RC, **_SVG}):
         figure.savefig(text, format="svg", metadata=_METADATA["svg"])
     return text.getvalue()
+
+
+def bars_size_in(num_rows: int, width_in: float = 12.0) -> tuple[float, float]:
+    """Inches of a figure of horizontal bars with a number of rows."""
+    return width_in, 1.6 + 0.5 * max(3, num_rows)
 
 
 _SVG: Any = {"svg.hashsalt": "kvsim", "svg.fonttype": "path"}
