@@ -83,7 +83,8 @@ def find(
     Args:
         scenario: a scenario, or the file of one.
         objective: what has to be met, as in ``"ttft_s.p99 < 2 and tpot_s.p50 < 0.05"``.
-        largest: look for the largest ``request_rate``, ``concurrency`` or number at a dotted key.
+        largest: look for the largest ``request_rate``, ``concurrency`` or number at a dotted key;
+            ``key=text {}`` puts the number into a text.
         smallest: or for the smallest, as of ``node.num_blocks``. Exactly one of the two.
         variant: which of its variants; needed where it has any.
         low: where the bracket begins, with or without a unit; None looks for it.

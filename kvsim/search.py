@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 REQUEST_RATE = "request_rate"
 """Quantity: requests a second, by scaling the times of a trace."""
 CONCURRENCY = "concurrency"
-"""Quantity: sessions at once, the key `workload.concurrency`."""
+"""Quantity: sessions at once, the workload's key `concurrency`."""
 TOLERANCE = 0.02
 """Where a bisection ends: met and missed values this much apart, as a fraction."""
 NUM_DOUBLINGS_MAX = 24
@@ -218,7 +218,8 @@ def find(
 
     Args:
         scenario: one without variants.
-        quantity: `request_rate`, `concurrency` or a dotted key with a number above 0.
+        quantity: `request_rate`, `concurrency`, a dotted key with a number above 0, or a key and
+            a text with ``{}`` for the number, as in ``workload.sessions.starts=poisson(per_s={})``.
         objective: as `parse_objective` reads it; it has to hold for the mean over the seeds.
         largest: whether the largest value is looked for, else the smallest.
         low: where the bracket begins; None looks for it by halving the scenario's value.
@@ -270,7 +271,9 @@ class _Setting:
 def _setting(scenario: Scenario, quantity: str) -> _Setting:
     if quantity == REQUEST_RATE:
         return _rate_setting(scenario)
-    key = "workload.concurrency" if quantity == CONCURRENCY else quantity
+    if "=" in quantity:
+        return _template_setting(scenario, quantity)
+    key = _concurrency_key(scenario) if quantity == CONCURRENCY else quantity
     section, name = _section_of(scenario, key)
     if name in {"name", "seed", "variants", "sweep"} or name not in type(section).model_fields:
         known = [
@@ -292,6 +295,25 @@ def _setting(scenario: Scenario, quantity: str) -> _Setting:
 
     is_number = isinstance(start, int | float) and not isinstance(start, bool) and start > 0
     return _Setting(quantity, overrides, float(start) if is_number else None, whole)
+
+
+def _concurrency_key(scenario: Scenario) -> str:
+    has_sessions = "sessions" in type(scenario.workload).model_fields
+    return "workload.sessions.concurrency" if has_sessions else "workload.concurrency"
+
+
+def _template_setting(scenario: Scenario, quantity: str) -> _Setting:
+    """A number within a text, as in ``workload.sessions.starts=poisson(per_s={})``."""
+    key, _, template = quantity.partition("=")
+    if template.count("{}") != 1:
+        raise KvsimError(
+            f"quantity: {show(template)} has no place for the number. Write {{}} where it goes, as "
+            "in 'step_time.step_s={} ms'."
+        )
+    _section_of(scenario, key)
+    return _Setting(
+        quantity, lambda value: {key: template.replace("{}", f"{value:.9g}")}, None, whole=False
+    )
 
 
 def _section_of(scenario: Scenario, key: str) -> tuple[Section, str]:

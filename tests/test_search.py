@@ -115,6 +115,13 @@ def test_the_largest_rate_is_that_of_the_queue(trace: Scenario) -> None:
     assert found.trials["ttft_s.p99.half_width"].notna().all()
 
 
+def test_a_number_within_a_text_is_found() -> None:
+    found = kvsim.find(
+        made(), largest="step_time.step_s={} ms", objective="ttft_s.p50 <= 0.5", low=1
+    )
+    assert found.value == pytest.approx(500, rel=0.03)  # a prompt is one step
+
+
 def test_what_cannot_be_met_is_said() -> None:
     found = kvsim.find(made(), smallest="node.num_blocks", objective="token_hit_rate >= 0.9")
     assert found.value is None
@@ -260,6 +267,11 @@ def test_seeds_that_change_nothing_are_left_out(monkeypatch: Any) -> None:
             "  tolerance: 2 is not between 0 and 1. Use 0.02, say.\n"
             "  seeds: 0 is below 1. Use 1 or more.\n"
             "  low: 5 is not below high (4). Swap them.",
+        ),
+        (
+            {"smallest": "step_time.step_s=5 ms"},
+            "quantity: '5 ms' has no place for the number. Write {} where it goes, as in "
+            "'step_time.step_s={} ms'.",
         ),
         (
             {"smallest": "engine.max_model_len", "low": -1},

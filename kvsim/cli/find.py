@@ -32,7 +32,8 @@ def find(
         str | None,
         typer.Option(
             metavar="QUANTITY",
-            help="Find the largest request_rate, concurrency or number at a dotted key.",
+            help="Find the largest request_rate, concurrency or number at a dotted key. KEY=TEXT "
+            "with {} puts the number into a text: workload.sessions.starts=poisson(per_s={}).",
         ),
     ] = None,
     smallest: Annotated[
