@@ -150,7 +150,7 @@ def _recommendation(runs: Runs, comparison: Comparison | None, ceiling: float | 
         elif axis in findings.RATE_AXES:
             said += findings.rate_findings(frame, findings.RATE_AXES[axis])
     if others and runs.frame["policy"].nunique() > 1:
-        said += _best_at_each_point(runs.frame, others)
+        said = _best_at_each_point(runs.frame, others) + said
     said += findings.tier_findings(labelled(runs.frame, others))
     if not said or (len(said) == 1 and said[0].startswith("Nothing is offloaded")):
         said.insert(0, "One configuration was run, so there is nothing to choose between.")
@@ -182,9 +182,16 @@ def _best_at_each_point(frame: pd.DataFrame, axes: Sequence[str]) -> list[str]:
     by_best: dict[str, list[str]] = {}
     for point, rows in frame.groupby(list(axes), sort=True, dropna=False):
         values = point if isinstance(point, tuple) else (point,)
-        names = [f"{axis} {value_text(value)}" for axis, value in zip(axes, values, strict=True)]
-        by_best.setdefault(findings.best_label(rows), []).append(" and ".join(names))
-    return [f"{best} is best at {'; '.join(points)}." for best, points in by_best.items()]
+        shown = [value_text(value) for value in values]
+        by_best.setdefault(findings.best_label(rows), []).append(" and ".join(shown))
+    names = " and ".join(axes)
+    return [
+        f"Best at {names} {'; '.join(points)}: {best}. No interval is given for single points of "
+        "a sweep; kvsim compare gives it."
+        if number == 0
+        else f"Best at {names} {'; '.join(points)}: {best}."
+        for number, (best, points) in enumerate(by_best.items())
+    ]
 
 
 def _setup(runs: Runs, ceiling: float | None) -> str:
@@ -286,12 +293,15 @@ def _table(runs: Runs) -> str:
         cells = [_text(str(label)), *(_text(value_text(value)) for value in values)]
         for _, column, shown in columns:
             known = rows[column].astype(float).dropna()
-            cells.append(_text(shown(float(known.mean())) if len(known) else NO_FIGURE))
+            mean = float(known.mean()) if len(known) else None
+            whole = mean is not None and mean.is_integer()
+            cells.append(_text(shown(int(mean) if mean is not None and whole else mean)))
         style = ' class="best"' if label == best else ""
         body.append(f"<tr{style}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     note = _averaged(frame, keys)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-    return f'<div class="wide">{table}</div>{note}'
+    rows_text = "".join(body)
+    table = f"<thead><tr>{head}</tr></thead><tbody>{rows_text}</tbody>"
+    return f'<div class="wide"><table class="numbers">{table}</table></div>{note}'
 
 
 def _averaged(frame: pd.DataFrame, keys: Sequence[str]) -> str:
