@@ -156,8 +156,9 @@ def _open_ray(jobs: int | None, stack: contextlib.ExitStack) -> tuple[int, dict[
 
     if not ray.is_initialized():
         try:
-            # Joins the cluster of RAY_ADDRESS; without one a local cluster is started.
-            local = {"num_cpus": jobs or num_cores(), "include_dashboard": False}
+            # Joins the cluster of RAY_ADDRESS; without one a local cluster is started, even where
+            # another is running on this machine (RAY_ADDRESS=auto joins that).
+            local = {"address": "local", "num_cpus": jobs or num_cores()}
             options = {} if "RAY_ADDRESS" in os.environ else local
             ray.init(log_to_driver=False, logging_level="ERROR", **options)
         except ConnectionError as error:
