@@ -58,6 +58,11 @@ def _cache_folder() -> Path | None:
 _FOLDER = _cache_folder()
 
 
+def is_cold() -> bool:
+    """Whether compiled code is kept between runs and there is none yet: the first will compile."""
+    return _FOLDER is not None and next(_FOLDER.rglob("*.nbi"), None) is None
+
+
 def njit(function: F) -> F:
     """Compile a function with numba when it is first called; the result outlives the process.
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.errors import Problems
 from kvsim.metrics.records import REQUEST_COLUMNS, TIMELINE_COLUMNS
 from kvsim.metrics.summary import SUMMARY_KEYS
-from kvsim.tables import percent, seconds
+from kvsim.tables import percent, seconds, short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +68,24 @@ class RunResult:
             f"TTFT p50 {ttft})"
         )
 
+    def _repr_html_(self) -> str:
+        """The main figures as a table, for a cell of a notebook."""
+        from html import escape
+
+        summary = self.summary
+        shown = {
+            "token hit rate": percent(summary["token_hit_rate"]),
+            **{f"TTFT {key}": seconds(summary["ttft_s"][key]) for key in ("p50", "p90", "p99")},
+            "TPOT p50": seconds(summary["tpot_s"]["p50"]),
+            "output tokens/s": short(summary["output_tokens_per_s"]),
+            "evicted blocks": short(summary["evicted_blocks"]),
+            "bytes stored": short(summary["bytes_stored"]),
+            "refused": short(summary["num_refused"]),
+        }
+        head = "".join(f"<th>{escape(name)}</th>" for name in ("", *shown))
+        cells = "".join(f"<td>{escape(text)}</td>" for text in shown.values())
+        return f"<table><tr>{head}</tr><tr><th>{escape(self.variant)}</th>{cells}</tr></table>"
+
 
 def check_destination(out_dir: Path, variants: Iterable[str]) -> None:
     """Refuse a place for results before anything is simulated for them.
@@ -90,13 +108,16 @@ def check_destination(out_dir: Path, variants: Iterable[str]) -> None:
         raise Problems(str(out_dir), problems)
 
 
-def write_run(out_dir: Path, result: RunResult, scenario_yaml: str) -> Path:
-    """Write a result to `out_dir/<variant>`, replacing an older result there.
+def write_run(
+    out_dir: Path, result: RunResult, scenario_yaml: str, directory: str | None = None
+) -> Path:
+    """Write a result to `out_dir/<directory>`, replacing an older result there.
 
     Args:
         out_dir: directory of the scenario's results; made if it is not there.
         result: the run; its `scenario` is not written, `scenario_yaml` is.
         scenario_yaml: the resolved scenario as text.
+        directory: name of the result's directory; None for the variant's name.
 
     Returns:
         The directory of the result.
@@ -105,17 +126,18 @@ def write_run(out_dir: Path, result: RunResult, scenario_yaml: str) -> Path:
         KvsimError: as `check_destination`, or writing fails (a full disk, say); what was there
             before is then still there.
     """
-    check_destination(out_dir, [result.variant])
+    name = result.variant if directory is None else directory
+    check_destination(out_dir, [name])
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
-        target = out_dir.resolve() / result.variant
+        target = out_dir.resolve() / name
         with _replacement(target) as new:
             _write_files(new, result, scenario_yaml)
     except OSError as error:
         reason = error.strerror or str(error)
-        problem = f"{result.variant}: cannot be written: {reason}. Give another --out."
+        problem = f"{name}: cannot be written: {reason}. Give another --out."
         raise Problems(str(out_dir), [problem]) from error
-    return out_dir / result.variant
+    return out_dir / name
 
 
 def load_result(path: Path | str) -> RunResult:
@@ -235,9 +257,15 @@ def _requests_schema() -> pa.Schema:
 def _timeline_schema() -> pa.Schema:
     import pyarrow as pa
 
+    other = {"group_cached_blocks": pa.list_(pa.int64())}
     return pa.schema(
         [
-            (name, pa.float64() if name.endswith(("_s", "_utilization")) else pa.int64())
+            (
+                name,
+                pa.float64()
+                if name.endswith(("_s", "_utilization"))
+                else other.get(name, pa.int64()),
+            )
             for name in TIMELINE_COLUMNS
         ]
     )

@@ -59,12 +59,18 @@ def expand_variants(scenario: Scenario) -> dict[str, Scenario]:
     Raises:
         Problems: everything that is wrong with a variant.
     """
-    base = {key: value for key, value in scenario.written().items() if key != "variants"}
+    base = base_data(scenario)
     expanded = {}
     for name, overrides in (scenario.variants or {"default": {}}).items():
         data, _ = lay_over(base, overrides)
         expanded[name] = Scenario.from_data(data, f"variants.{name}", scenario.directory)
     return expanded
+
+
+def base_data(scenario: Scenario) -> dict[str, Any]:
+    """What was written of a scenario but its variants and its sweep."""
+    without = ("variants", "sweep")
+    return {key: value for key, value in scenario.written().items() if key not in without}
 
 
 def resolved_yaml(scenario: Scenario, directory: Path | None = None) -> str:
@@ -80,16 +86,30 @@ def resolved_yaml(scenario: Scenario, directory: Path | None = None) -> str:
         file = (scenario.directory / path).resolve()
         return (file if directory is None else _relative(file, directory)).as_posix()
 
-    data = scenario.resolved()
-    for part in (data, *data["variants"].values()):
-        for key, value in part.items():
-            part[key] = _with_paths(key, value, moved)
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return as_yaml(resolved_data(scenario, moved))
 
 
 def as_yaml(data: Mapping[str, Any]) -> str:
     """Plain data as it stands in a scenario file, keys in their order."""
     return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def resolved_data(scenario: Scenario, change_path: Callable[[str], str]) -> dict[str, Any]:
+    """All keys of a scenario as plain data, with every path in it changed.
+
+    Args:
+        scenario: what to spell out.
+        change_path: from a path, relative to the scenario's directory, to what stands for it.
+    """
+    data = scenario.resolved()
+    sweep = data["sweep"] or {"grid": {}, "zip": {}, "list": []}
+    for part in (data, *data["variants"].values(), *sweep["list"]):
+        for key, value in part.items():
+            part[key] = _with_paths(key, value, change_path)
+    for axes in (sweep["grid"], sweep["zip"]):
+        for key, values in axes.items():
+            axes[key] = [_with_paths(key, value, change_path) for value in values]
+    return data
 
 
 _PLAIN_SCALARS = {
@@ -259,6 +279,41 @@ def _overridden(data: dict[str, Any], overrides: Sequence[str], path: Path) -> d
     if problems:
         raise Problems(str(path), problems)
     return data
+
+
+def parse_axes(axes: Sequence[str], path: Path) -> dict[str, list[Any]]:
+    """Axes of a sweep as written on the command line, ``key=[value, value]`` each in YAML.
+
+    Args:
+        axes: as written.
+        path: the scenario file, which problems are reported under.
+
+    Raises:
+        Problems: everything that is wrong with them.
+    """
+    parsed: dict[str, list[Any]] = {}
+    problems = []
+    for axis in axes:
+        key, equals, text = axis.partition("=")
+        key = key.strip()
+        place = f"--vary {key}"
+        if not equals or not key:
+            problems.append(f"--vary {axis}: is no key=[values]. Write it as in node.gpus=[4, 8].")
+            continue
+        try:
+            values = _parse(text, place)
+        except KvsimError as error:
+            problems.append(str(error))
+            continue
+        if not isinstance(values, list) or not values:
+            problems.append(f"{place}: {show(values)} is not a list of values. Write [a, b].")
+        elif key in parsed:
+            problems.append(f"{place}: is given twice. Give all values in one list.")
+        else:
+            parsed[key] = values
+    if problems:
+        raise Problems(str(path), problems)
+    return parsed
 
 
 def _with_paths(key: str, value: Any, change: Callable[[str], str]) -> Any:

@@ -111,7 +111,7 @@ def test_a_scenario_is_frozen_and_travels() -> None:
         (
             small(zzz=1),
             "zzz: unknown key. Known: name, seed, model, node, engine, cache, offload, step_time, "
-            "workload, variants, objective, output.",
+            "workload, variants, sweep, objective, output.",
         ),
         (
             small(max_num_seqs=1),

@@ -34,8 +34,11 @@ BLOCK_ROW = np.dtype(
 
 INDEX_ROW = np.dtype([("home", np.int32), ("block", np.int32)])
 
-# Entries of `totals`.
-FREE, CACHED, EVICTED = 0, 1, 2
+# Entries of `totals`; after them, blocks with a key by group, and evictions by the group that took
+# the block and, within that, the group that lost it.
+FREE, EVICTED, FREE_CACHED, CACHED_BY_GROUP = 0, 1, 2, 3
+NUM_GROUPS_MAX = 1 << GROUP_BITS
+EVICTED_BY = CACHED_BY_GROUP + NUM_GROUPS_MAX
 
 _CACHE_LINE_BYTES = 64
 _LINE_BITS = 4  # sixteen places of the index, two neighbouring cache lines
@@ -50,7 +53,8 @@ class Pool(NamedTuple):
         blocks: one ``BLOCK_ROW`` a block, block 0 included.
         hash_index: ``INDEX_ROW``, a power of two long: the block that was entered first under a key
             (0 where a place is empty), and the place this key would like to have.
-        totals: int64: blocks in the free queue, blocks with a key, evictions so far.
+        totals: int64: blocks in the free queue, evictions so far, blocks in the free queue with a
+            key; then by group, see ``CACHED_BY_GROUP`` and ``EVICTED_BY``.
     """
 
     blocks: Rows
@@ -71,7 +75,7 @@ def make_pool(num_blocks: int) -> Pool:
     ids = np.arange(num_blocks, dtype=np.int32)
     blocks["before"] = np.roll(ids, 1)
     blocks["after"] = np.roll(ids, -1)
-    totals = np.zeros(3, dtype=np.int64)
+    totals = np.zeros(EVICTED_BY + NUM_GROUPS_MAX**2, dtype=np.int64)
     totals[FREE] = num_blocks - 1
     size = 1 << max(_LINE_BITS, (2 * num_blocks - 1).bit_length())
     return Pool(blocks, _aligned(size, INDEX_ROW), totals)
@@ -96,6 +100,12 @@ def _home(key: int, size: int) -> int:
 
 
 @njit
+def group_of(key: int) -> int:
+    """The group whose block a key names."""
+    return key & (NUM_GROUPS_MAX - 1)
+
+
+@njit
 def find_block(pool: Pool, key: int) -> int:
     """The block that was entered first under a key, or 0."""
     last = len(pool.hash_index) - 1
@@ -116,7 +126,7 @@ def enter_block(pool: Pool, block: int, key: int) -> None:
     blocks, index = pool.blocks, pool.hash_index
     row = blocks[block]
     row.key = key
-    pool.totals[CACHED] += 1
+    pool.totals[CACHED_BY_GROUP + group_of(key)] += 1
     last = len(index) - 1
     home = _home(key, last + 1)
     place = home
@@ -145,8 +155,8 @@ def remove_block(pool: Pool, block: int) -> None:
     """Take a cached block out of the index."""
     blocks, index = pool.blocks, pool.hash_index
     row = blocks[block]
+    pool.totals[CACHED_BY_GROUP + group_of(row.key)] -= 1
     row.key = 0
-    pool.totals[CACHED] -= 1
     gap: int = row.place
     heir: int = row.same_after
     if heir != block:
@@ -176,7 +186,7 @@ def remove_block(pool: Pool, block: int) -> None:
 
 
 @njit
-def take_run(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int) -> None:
+def take_run(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, group: int) -> None:
     """Take blocks from the head of the free queue, evicting what they held.
 
     Args:
@@ -185,6 +195,7 @@ def take_run(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int) -> Non
         ring_mask: the ring's length less one, that being a power of two; -1 for a plain list.
         start: first position.
         end: position after the last one.
+        group: the group that takes them.
     """
     blocks = pool.blocks
     num_evicted = 0
@@ -194,12 +205,14 @@ def take_run(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int) -> Non
         ring[position & ring_mask] = block
         row.num_refs = 1
         if row.key != 0:
+            pool.totals[EVICTED_BY + group * NUM_GROUPS_MAX + group_of(row.key)] += 1
             remove_block(pool, block)
             num_evicted += 1
         block = row.after
     blocks[0].after = block
     blocks[block].before = 0
     pool.totals[FREE] -= end - start
+    pool.totals[FREE_CACHED] -= num_evicted
     pool.totals[EVICTED] += num_evicted
 
 
@@ -211,6 +224,7 @@ def touch(pool: Pool, block: int) -> None:
         pool.blocks[row.before].after = row.after
         pool.blocks[row.after].before = row.before
         pool.totals[FREE] -= 1
+        pool.totals[FREE_CACHED] -= 1
     row.num_refs += 1
 
 
@@ -233,6 +247,7 @@ def give_back_run(
     """
     blocks = pool.blocks
     num_freed = 0
+    num_cached = 0
     prepended = 0  # the block prepended last; the next one goes behind it
     tail: int = blocks[0].before
     for position in range(end - 1, start - 1, -1):
@@ -242,6 +257,8 @@ def give_back_run(
         if row.num_refs > 0:
             continue
         num_freed += 1
+        if row.key != 0:
+            num_cached += 1
         if prepend_uncached and row.key == 0:
             after: int = blocks[prepended].after
             row.before = prepended
@@ -258,6 +275,7 @@ def give_back_run(
             tail = block
     blocks[0].before = tail
     pool.totals[FREE] += num_freed
+    pool.totals[FREE_CACHED] += num_cached
 
 
 @njit
@@ -269,5 +287,6 @@ def forget_all(pool: Pool) -> bool:
         pool.hash_index[place].block = 0
     for block in range(len(pool.blocks)):
         pool.blocks[block].key = 0
-    pool.totals[CACHED] = 0
+    pool.totals[FREE_CACHED] = 0
+    pool.totals[CACHED_BY_GROUP:EVICTED_BY] = 0
     return True

@@ -277,7 +277,7 @@ def take_blocks(pool: Pool, tables: Tables, slot: int, group: int, num_tokens: i
     if num <= table.length:
         return
     ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
-    take_run(pool, ring, row.ring_mask, table.length, num)
+    take_run(pool, ring, row.ring_mask, table.length, num, group)
     table.length = num
 
 

@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.cache.block_pool import CACHED, EVICTED, FREE, Ids, forget_all, make_pool
+from kvsim.cache.block_pool import (
+    CACHED_BY_GROUP,
+    EVICTED,
+    EVICTED_BY,
+    FREE,
+    FREE_CACHED,
+    NUM_GROUPS_MAX,
+    Ids,
+    forget_all,
+    make_pool,
+)
 from kvsim.cache.content import GROUP_BITS, POSITION_BITS, Content
 from kvsim.cache.coordinator import (
     NOT_FIRST,
@@ -389,12 +399,33 @@ class KVCache:
     @property
     def num_cached(self) -> int:
         """Blocks whose prefix is in the index, in use or not."""
-        return int(self.core.pool.totals[CACHED])
+        return sum(self.num_cached_by_group)
+
+    @property
+    def num_free_cached(self) -> int:
+        """Blocks in the free queue whose prefix is in the index: what there is to evict."""
+        return int(self.core.pool.totals[FREE_CACHED])
+
+    @property
+    def num_cached_by_group(self) -> list[int]:
+        """Blocks whose prefix is in the index, in use or not, of each group."""
+        start = CACHED_BY_GROUP
+        return self.core.pool.totals[start : start + len(self.config.groups)].tolist()  # type: ignore[no-any-return]
 
     @property
     def num_evicted(self) -> int:
         """Blocks that lost their prefix because they were taken, so far."""
         return int(self.core.pool.totals[EVICTED])
+
+    @property
+    def num_evicted_by_group(self) -> list[list[int]]:
+        """The same by group: a row for each that took blocks, in it one count for each that lost.
+
+        Rows and counts are in the order of the groups.
+        """
+        num = len(self.config.groups)
+        counts = self.core.pool.totals[EVICTED_BY:].reshape(NUM_GROUPS_MAX, NUM_GROUPS_MAX)
+        return counts[:num, :num].tolist()  # type: ignore[no-any-return]
 
     def num_computed(self, sequence: Sequence) -> int:
         """Tokens of a sequence with room, hits included; 0 while it holds nothing."""

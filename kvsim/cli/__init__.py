@@ -7,7 +7,21 @@ from typing import Annotated
 
 import typer
 
-from kvsim.cli import bench, run, trace, validate, verify
+from kvsim.cli import (
+    bench,
+    compare,
+    find,
+    new,
+    plot,
+    reference,
+    report,
+    run,
+    schema,
+    sweep,
+    trace,
+    validate,
+    verify,
+)
 from kvsim.cli.terminal import complain
 from kvsim.errors import KvsimError
 
@@ -18,10 +32,18 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(new.new)
 app.command()(run.run)
+app.command()(sweep.sweep)
+app.command()(find.find)
+app.command()(compare.compare)
+app.command()(plot.plot)
+app.command()(report.report)
 app.command()(validate.validate)
+app.command()(schema.schema)
 app.command()(verify.verify)
 app.add_typer(trace.app, name="trace")
+app.add_typer(reference.app, name="reference")
 app.add_typer(bench.app, name="bench")
 
 

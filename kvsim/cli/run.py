@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from kvsim.cli.terminal import (
     Json,
+    Only,
     ScenarioFile,
     Settings,
+    chosen_variants,
     make_console,
     print_json,
     progress_bars,
 )
-from kvsim.errors import KvsimError, unknown_name
-
-if TYPE_CHECKING:
-    from kvsim.config import Scenario
 
 
 def run(
     scenario: ScenarioFile,
     settings: Settings = [],  # noqa: B006 - typer copies it
-    only: Annotated[
-        list[str],
-        typer.Option(metavar="VARIANT", help="Run this variant alone. May be given again."),
-    ] = [],  # noqa: B006
+    only: Only = [],  # noqa: B006
     out: Annotated[
         Path | None,
         typer.Option(
@@ -40,11 +35,11 @@ def run(
 ) -> None:
     """Run a scenario, every variant on the same arrivals, and show a table of the results."""
     from kvsim.results import check_destination
-    from kvsim.run import run_variant, write_variant
     from kvsim.scenario import load_scenario
+    from kvsim.variants import run_variant, write_variant
 
     loaded = load_scenario(scenario, settings)
-    variants = _chosen(loaded, only, scenario)
+    variants = chosen_variants(loaded, only, scenario)
     out_dir = out if out is not None else Path("results") / loaded.name
     check_destination(out_dir, variants)
     summaries: dict[str, dict[str, Any]] = {}
@@ -65,19 +60,6 @@ def run(
     for warning in _said_once(summaries):
         console.print(f"Note: {warning}", style="yellow", highlight=False, markup=False)
     console.print(f"Results: {out_dir}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _chosen(loaded: Scenario, only: Iterable[str], path: Path) -> dict[str, Scenario]:
-    from kvsim.scenario import expand_variants
-
-    variants = expand_variants(loaded)
-    unknown = [name for name in only if name not in variants]
-    if unknown:
-        raise KvsimError(
-            "\n".join(f"{path}: --only: {unknown_name('variant', n, variants)}" for n in unknown)
-        )
-    wanted = set(only) or set(variants)
-    return {name: variant for name, variant in variants.items() if name in wanted}
 
 
 def _said_once(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -11,24 +11,82 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvsim.errors import KvsimError
+from kvsim.errors import KvsimError, unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
 
+    from kvsim.config import Scenario
+
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
+
+
+def _keys_like(begun: str) -> list[str]:
+    """Dotted keys of a scenario that begin as given, for the shell."""
+    from kvsim.config import Scenario
+    from kvsim.config.validation import sections
+
+    keys = {
+        f"{place}.{key}" if place else key
+        for place, section in sections(Scenario)
+        for key in section.model_fields
+    }
+    return sorted(f"{key}=" for key in keys if key.startswith(begun))
+
+
+def _variants_like(context: typer.Context, begun: str) -> list[str]:
+    """Variants of the scenario given before, for the shell; none where it cannot be read."""
+    from kvsim.scenario import load_scenario
+
+    for word in context.args:  # not parsed yet, as a value is missing
+        if word.endswith((".yaml", ".yml")):
+            try:
+                names = load_scenario(word, check_files=False).variants
+            except KvsimError:
+                continue
+            return [name for name in names if name.startswith(begun)]
+    return []
+
+
 Settings = Annotated[
     list[str],
     typer.Option(
         "--set",
+        autocompletion=_keys_like,
         metavar="KEY=VALUE",
         help="Change a key of the base, dotted, the value in YAML: cache.retention_interval=4096. "
         "May be given again.",
     ),
 ]
+Only = Annotated[
+    list[str],
+    typer.Option(
+        metavar="VARIANT",
+        autocompletion=_variants_like,
+        help="This variant alone. May be given again.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+def chosen_variants(loaded: Scenario, only: Iterable[str], path: Path) -> dict[str, Scenario]:
+    """The variants of a scenario, or those named alone.
+
+    Raises:
+        KvsimError: a name is none of a variant.
+    """
+    from kvsim.scenario import expand_variants
+
+    variants = expand_variants(loaded)
+    unknown = [name for name in only if name not in variants]
+    if unknown:
+        raise KvsimError(
+            "\n".join(f"{path}: --only: {unknown_name('variant', n, variants)}" for n in unknown)
+        )
+    wanted = set(only) or set(variants)
+    return {name: variant for name, variant in variants.items() if name in wanted}
 
 
 def print_json(value: object) -> None:

@@ -15,4 +15,12 @@ def validate(scenario: ScenarioFile, settings: Settings = []) -> None:  # noqa: 
 
     loaded = load_scenario(scenario, settings)
     text = describe(expand_variants(loaded))
+    if loaded.sweep is not None:
+        from kvsim.sweeps import expand_sweep
+
+        points = expand_sweep(loaded)
+        wrong = [point for point in points if point.message]
+        text += f"\n\nSweep: {len(points)} runs over {', '.join(loaded.sweep.axes) or 'seeds'}."
+        text += "".join(f"\n  {point.message}" for point in wrong[:1])
+        text += f"\n  That is wrong with {len(wrong)} of them." if wrong else ""
     sys.stdout.write(f"{resolved_yaml(loaded, Path.cwd())}\n{text}\n")

@@ -18,6 +18,7 @@ from kvsim.config.parts import (
 )
 from kvsim.config.scenario import Scenario
 from kvsim.config.sessions import Sessions
+from kvsim.config.sweep import Sweep
 from kvsim.config.synthetic import SyntheticWorkload
 from kvsim.config.workload import Reuse, ScriptRequest, ScriptWorkload, TraceWorkload
 
@@ -42,6 +43,7 @@ __all__ = [
     "ScriptRequest",
     "ScriptWorkload",
     "Sessions",
+    "Sweep",
     "SyntheticWorkload",
     "TraceWorkload",
 ]

@@ -44,7 +44,11 @@ Tokens = Annotated[int, Field(ge=1, le=TOKENS_MAX)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
-Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=2**62)]
-Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(ge=0)]
+Bytes = Annotated[
+    int, BeforeValidator(parse_bytes, json_schema_input_type=int | str), Field(ge=0, le=2**62)
+]
+Seconds = Annotated[
+    float, BeforeValidator(parse_seconds, json_schema_input_type=float | str), Field(ge=0)
+]
 Text = Annotated[str, Field(min_length=1)]
 DirectoryName = Annotated[str, AfterValidator(_directory_name)]

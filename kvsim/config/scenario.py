@@ -25,6 +25,7 @@ from kvsim.config.parts import (
     Output,
     RooflineStepTime,
 )
+from kvsim.config.sweep import Sweep, broken_sweep
 from kvsim.config.synthetic import SyntheticWorkload
 from kvsim.config.validation import Problem, Section, examine, lay_over, without_odd_keys
 from kvsim.config.workload import ScriptWorkload, TraceWorkload
@@ -93,6 +94,9 @@ class Scenario(Section):
     variants: dict[DirectoryName, dict[str, Any]] = Field(
         default={}, description="named overrides run side by side instead of the base"
     )
+    sweep: Sweep | None = Field(
+        default=None, description="what `kvsim sweep` varies: grid, zip, list and seeds"
+    )
     objective: Objective | None = Field(default=None, description="what counts as goodput")
     output: Output = Field(default=Output(), description="what is written down")
     _directory: Path = PrivateAttr(default_factory=Path)
@@ -128,6 +132,8 @@ class Scenario(Section):
         scenario, found = _examine(keys, context)
         problems = [*odd, *found]
         variants = keys.pop("variants", None)
+        if scenario is not None and scenario.sweep is not None and not found:
+            problems += broken_sweep(scenario.sweep, scenario.variants)
         for name, overrides in variants.items() if isinstance(variants, dict) else ():
             if isinstance(overrides, dict):
                 problems += [
@@ -138,6 +144,18 @@ class Scenario(Section):
         if problems or scenario is None:
             raise Problems(where, [str(problem) for problem in problems])
         return scenario
+
+    def __repr__(self) -> str:
+        """One line: the model, the node, the cache policy and the workload."""
+        model = self.model if isinstance(self.model, str) else "custom model"
+        machine = f" on {self.node.gpus} x {self.node.gpu}" if self.node.gpu else ""
+        interval = "dense" if self.retention_interval is None else self.retention_interval
+        policy = f"{self.free_queue}, retention interval {interval}"
+        variants = f", variants {', '.join(self.variants)}" if self.variants else ""
+        return (
+            f"Scenario({self.name!r}: {model}{machine}, {policy}, "
+            f"{self.workload.kind} workload{variants})"
+        )
 
     def replace(self, overrides: Mapping[str, Any], where: str = "scenario") -> Scenario:
         """A scenario with values replaced by dotted key, as in ``{"cache.retention_interval": 0}``.
@@ -229,7 +247,7 @@ def _variant_problems(
 ) -> list[Problem]:
     if not overrides:
         return [Problem("", "overrides nothing. Give keys, as in {cache.retention_interval: 0}.")]
-    fixed = [key for key in ("name", "variants") if key in overrides]
+    fixed = [key for key in ("name", "variants", "sweep") if key in overrides]
     if fixed:
         return [Problem(key, "cannot be changed by a variant. Leave it out.") for key in fixed]
     data, problems = lay_over(base, overrides)

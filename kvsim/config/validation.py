@@ -149,7 +149,8 @@ def lay_over(
     """A copy of the data with values replaced, by dotted key; a number stands for a list's entry.
 
     A section given as a mapping is laid over the one that is there, key by key; one that names its
-    `kind` takes its place.
+    `kind` takes its place, and so does a mapping whose keys are the user's own (`variants`, the
+    axes of a sweep).
     """
     laid = copy.deepcopy(dict(data))
     problems = []
@@ -158,6 +159,9 @@ def lay_over(
         if text:
             problems.append(Problem(place, text))
     return laid, problems
+
+
+_OWN_KEYS = {"variants", "grid", "zip"}
 
 
 def _override(data: dict[str, Any], place: str, value: Any) -> str | None:
@@ -178,7 +182,8 @@ def _override(data: dict[str, Any], place: str, value: Any) -> str | None:
     if not isinstance(node, dict):
         return _no_entry(".".join(path), node, last)
     there = node.get(last)
-    if isinstance(there, dict) and isinstance(value, dict) and "kind" not in value:
+    is_section = last not in _OWN_KEYS and isinstance(value, dict) and "kind" not in value
+    if isinstance(there, dict) and is_section:
         for key, inner in value.items():
             text = _override(there, str(key), inner)
             if text:

@@ -259,7 +259,11 @@ class Replica:
             num_free,
             len(self.scheduler.running),
             len(self.scheduler.waiting) + len(self.scheduler.loading),
-            NO_UTILIZATION if self._offloading is None else self._offloading.utilization(),
+            free_cached_blocks=cache.num_free_cached,
+            group_cached_blocks=cache.num_cached_by_group,
+            utilization=(
+                NO_UTILIZATION if self._offloading is None else self._offloading.utilization()
+            ),
         )
         interval_s = self._timeline_interval_s
         self._next_entry_s = (now_s // interval_s + 1) * interval_s

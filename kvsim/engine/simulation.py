@@ -161,6 +161,7 @@ def simulate(
             evicted_blocks=cache.num_evicted,
             external_queried_tokens=0 if tiers is None else tiers.num_queried_tokens,
             external_hit_tokens=0 if tiers is None else tiers.num_hit_tokens,
+            evicted_by_group=cache.num_evicted_by_group,
             simulated_s=replica.end_s,
             tiers=() if tiers is None else tiers.figures(replica.end_s),
         ),

@@ -45,11 +45,13 @@ TIMELINE_COLUMNS: dict[str, str] = {
     "free_blocks": "blocks in the free queue",
     "running": "requests running",
     "waiting": "requests waiting, for room or for their load",
+    "free_cached_blocks": "blocks in the free queue with a key: what there is to evict",
     "store_utilization": "share of the time since the row before that the link from the device to "
     "the tier next to it was busy, 0 to 1; null without a tier",
     "load_utilization": "the same for the way to the device",
     "disk_store_utilization": "the same for the link to the disk below; null without one",
     "disk_load_utilization": "the same for the way from the disk",
+    "group_cached_blocks": "cached_blocks of each KV cache group, in order",
 }
 """Columns of `timeline.parquet` in their order, each with its meaning."""
 
@@ -173,6 +175,7 @@ class TimelineLog:
         self._times_s = array("d")
         self._counts = array("q")
         self._utilization = array("d")
+        self._group_cached_blocks: list[list[int]] = []
 
     def __len__(self) -> int:
         """Number of moments added."""
@@ -186,24 +189,32 @@ class TimelineLog:
         free_blocks: int,
         running: int,
         waiting: int,
+        *,
+        free_cached_blocks: int,
+        group_cached_blocks: Sequence[int],
         utilization: Sequence[float | None] = NO_UTILIZATION,
     ) -> None:
         """Add a moment; see `TIMELINE_COLUMNS` for what each number means."""
         self._times_s.append(time_s)
-        self._counts.extend((used_blocks, cached_blocks, free_blocks, running, waiting))
+        self._counts.extend(
+            (used_blocks, cached_blocks, free_blocks, running, waiting, free_cached_blocks)
+        )
         self._utilization.extend(math.nan if share is None else share for share in utilization)
+        self._group_cached_blocks.append(list(group_cached_blocks))
 
     def frame(self) -> pd.DataFrame:
         """A row a moment, with the columns of `TIMELINE_COLUMNS`."""
         import numpy as np
         import pandas as pd
 
-        _, *names = TIMELINE_COLUMNS
+        _, *names, by_group = TIMELINE_COLUMNS
         num_counts = len(names) - len(NO_UTILIZATION)
         counts = np.array(self._counts, dtype=np.int64).reshape(-1, num_counts)
         shares = np.array(self._utilization).reshape(-1, len(NO_UTILIZATION))
-        columns = dict(zip(names, [*counts.T, *shares.T], strict=True))
-        return pd.DataFrame({"time_s": np.array(self._times_s), **columns})
+        columns: dict[str, object] = {"time_s": np.array(self._times_s)}
+        columns |= dict(zip(names, [*counts.T, *shares.T], strict=True))
+        columns[by_group] = pd.Series(self._group_cached_blocks, dtype="object")
+        return pd.DataFrame(columns)
 
 
 _NO_COUNT = -1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kvsim.metrics.tiers import SOURCES, TierFigures
@@ -30,9 +30,13 @@ SUMMARY_KEYS: dict[str, str] = {
     "preempted_queried_tokens": "tokens looked up at readmission after a preemption",
     "preempted_hit_tokens": "tokens found at readmission after a preemption",
     "evicted_blocks": "cached blocks that lost their key when they were taken",
+    "evicted_by_group": "the same by KV cache group: for each that took the blocks, a list of how "
+    "many each group lost",
     "ttft_s": "arrival to first token, in s: `mean`, `p50`, `p90`, `p99`",
     "tpot_s": "time a token after the first, in s, of 2 output tokens or more: the same",
     "queue_s": "arrival to first admission, in s: the same",
+    "arrivals_per_s": "rate of arrivals, refused requests too: one less than their number over the "
+    "time from the first to the last; null where they come at once",
     "requests_per_s": "num_finished / simulated_s",
     "prompt_tokens_per_s": "prompt_tokens / simulated_s",
     "output_tokens_per_s": "output_tokens / simulated_s",
@@ -67,6 +71,7 @@ class RunCounters:
     evicted_blocks: int = 0
     external_queried_tokens: int = 0
     external_hit_tokens: int = 0
+    evicted_by_group: list[list[int]] = field(default_factory=list)
     simulated_s: float = 0.0
     tiers: tuple[TierFigures, ...] = ()
 
@@ -114,9 +119,13 @@ def summarize(
         "preempted_queried_tokens": int(counters.preempted_queried_tokens),
         "preempted_hit_tokens": int(counters.preempted_hit_tokens),
         "evicted_blocks": int(counters.evicted_blocks),
+        "evicted_by_group": [list(lost) for lost in counters.evicted_by_group],
         "ttft_s": spread(ran["ttft_s"]),
         "tpot_s": spread(ran["tpot_s"]),
         "queue_s": spread(ran["queue_s"]),
+        "arrivals_per_s": _ratio(
+            len(requests) - 1, float(requests["arrival_s"].max() - requests["arrival_s"].min())
+        ),
         "requests_per_s": _ratio(len(finished), simulated_s),
         "prompt_tokens_per_s": _ratio(prompt_tokens, simulated_s),
         "output_tokens_per_s": _ratio(output_tokens, simulated_s),

@@ -390,7 +390,7 @@ def _find(pool: Pool, keys: Ints, units: Ints) -> None:
 def _put(pool: Pool, keys: Ints, loaded: Bytes8, unit: Ids) -> None:
     """Enter keys, in the units used longest ago."""
     for i in range(len(keys)):
-        take_run(pool, unit, -1, 0, 1)
+        take_run(pool, unit, -1, 0, 1, 0)
         enter_block(pool, unit[0], keys[i])
         give_back_run(pool, unit, -1, 0, 1, False)
         loaded[unit[0]] = 0
@@ -413,7 +413,7 @@ def _move(pool: Pool, larger: Pool, loaded: Bytes8, larger_loaded: Bytes8, place
     unit = pool.blocks[0].after
     while unit != 0:
         if pool.blocks[unit].key != 0:
-            take_run(larger, place, -1, 0, 1)
+            take_run(larger, place, -1, 0, 1, 0)
             enter_block(larger, place[0], pool.blocks[unit].key)
             give_back_run(larger, place, -1, 0, 1, False)
             larger_loaded[place[0]] = loaded[unit]

@@ -3,9 +3,11 @@ from __future__ import annotations
 import numpy as np
 
 from kvsim.cache.block_pool import (
-    CACHED,
+    CACHED_BY_GROUP,
     EVICTED,
+    EVICTED_BY,
     FREE,
+    NUM_GROUPS_MAX,
     Pool,
     enter_block,
     find_block,
@@ -34,10 +36,15 @@ def queue(pool: Pool) -> list[int]:
     return ids
 
 
+def num_cached(pool: Pool) -> int:
+    """Blocks with a key."""
+    return int(pool.totals[CACHED_BY_GROUP : CACHED_BY_GROUP + NUM_GROUPS_MAX].sum())
+
+
 def take(pool: Pool, num: int) -> list[int]:
     """The ids of blocks taken, in order."""
     ring = np.zeros(16, dtype=np.int32)
-    take_run(pool, ring, 15, 0, num)
+    take_run(pool, ring, 15, 0, num, 1)
     return ring[:num].tolist()
 
 
@@ -95,7 +102,8 @@ def test_taking_a_cached_block_evicts_it() -> None:
     assert find_block(pool, block_key(9, 1, 2)) == block
     assert take(pool, 3) == [2, 3, 1]
     assert find_block(pool, block_key(9, 1, 2)) == 0
-    assert (pool.totals[CACHED], pool.totals[EVICTED]) == (0, 1)
+    assert (num_cached(pool), pool.totals[EVICTED]) == (0, 1)
+    assert pool.totals[EVICTED_BY + 1 * NUM_GROUPS_MAX + 2] == 1, "group 1 took group 2's"
 
 
 def test_of_equal_prefixes_the_first_entered_is_found() -> None:
@@ -113,7 +121,7 @@ def test_of_equal_prefixes_the_first_entered_is_found() -> None:
     assert find_block(pool, key) == 3
     remove_block(pool, 3)
     assert find_block(pool, key) == 0
-    assert pool.totals[CACHED] == 0
+    assert num_cached(pool) == 0
 
 
 def test_the_index_agrees_with_a_dictionary() -> None:
@@ -135,7 +143,7 @@ def test_the_index_agrees_with_a_dictionary() -> None:
         probe = keys[rng.integers(len(keys))]
         assert find_block(pool, probe) == entered.get(probe, 0)
     assert all(find_block(pool, key) == entered.get(key, 0) for key in keys)
-    assert pool.totals[CACHED] == len(entered)
+    assert num_cached(pool) == len(entered)
 
 
 def test_the_cache_is_forgotten_only_when_nobody_holds_a_block() -> None:

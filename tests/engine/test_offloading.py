@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsim.config import Scenario
-from kvsim.run import run_variant
+from kvsim.variants import run_variant
 
 FULL = {"groups": [{"kind": "full", "block_size": 16, "bytes_per_block": 1000}]}
 HYBRID = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -112,25 +113,28 @@ def test_empty_logs_have_their_columns() -> None:
 
 def test_a_timeline() -> None:
     log = TimelineLog()
-    log.add(0.0, used_blocks=0, cached_blocks=0, free_blocks=99, running=0, waiting=3)
-    shares = (0.5, 0.25, None, None)
-    log.add(1.5, 10, 7, 89, running=2, waiting=1, utilization=shares)
-    assert len(log) == 2
-    frame = log.frame()
-    assert list(frame.columns) == list(TIMELINE_COLUMNS)
-    numbers = frame.astype(object).where(frame.notna(), None)
-    assert numbers.to_dict("list") == {
+    rows: dict[str, list[Any]] = {
         "time_s": [0.0, 1.5],
         "used_blocks": [0, 10],
         "cached_blocks": [0, 7],
         "free_blocks": [99, 89],
         "running": [0, 2],
         "waiting": [3, 1],
+        "free_cached_blocks": [0, 5],
         "store_utilization": [None, 0.5],
         "load_utilization": [None, 0.25],
         "disk_store_utilization": [None, None],
         "disk_load_utilization": [None, None],
+        "group_cached_blocks": [[0, 0], [6, 1]],
     }
+    shares = [name for name in rows if name.endswith("_utilization")]
+    for moment in range(2):
+        values = {name: column[moment] for name, column in rows.items() if name not in shares}
+        log.add(**values, utilization=[rows[name][moment] for name in shares])
+    assert len(log) == 2
+    frame = log.frame()
+    assert list(frame.columns) == list(TIMELINE_COLUMNS)
+    assert frame.astype(object).where(frame.notna(), None).to_dict("list") == rows
 
 
 def test_a_count_that_is_no_integer_is_refused_where_it_is_added() -> None:

@@ -64,6 +64,7 @@ def test_counters_pass_through() -> None:
         "evicted_blocks": 12,
         "external_queried_tokens": 13,
         "external_hit_tokens": 14,
+        "evicted_by_group": [[12, 0], [0, 0]],
         "simulated_s": 4.0,
     }
     made = summary({}, **counters)
@@ -129,6 +130,13 @@ def test_without_tiers_what_is_no_hit_is_missed() -> None:
     assert (made["bytes_stored"], made["bytes_loaded"]) == (0, 0)
     assert made["hit_split"] == {"device": 0.2, "cpu": 0.0, "remote": 0.0, "missed": 0.8}
     assert summary({"refused": "too long"})["hit_split"]["missed"] is None
+
+
+def test_the_rate_of_arrivals_counts_refused_requests_and_gaps() -> None:
+    rows = ({}, {"arrival_s": 1.0, "refused": "too long"}, {"arrival_s": 4.0})
+    assert summary(*rows)["arrivals_per_s"] == 0.5
+    assert summary({})["arrivals_per_s"] is None
+    assert summary({}, {})["arrivals_per_s"] is None
 
 
 def test_rates() -> None:

@@ -55,6 +55,13 @@ def run_variant(
     return RunResult(variant, summary, requests, timeline, scenario, origin)
 
 
-def write_variant(out_dir: Path, result: RunResult) -> Path:
-    """Write a result to `out_dir/<variant>`, whole or not at all; returns the directory."""
-    return write_run(out_dir, result, resolved_yaml(result.scenario, out_dir / result.variant))
+def write_variant(out_dir: Path, result: RunResult, directory: str | None = None) -> Path:
+    """Write a result to `out_dir/<directory>`, whole or not at all; returns that directory.
+
+    Args:
+        out_dir: directory of the scenario's results.
+        result: the run.
+        directory: name of its directory; None for the variant's name.
+    """
+    name = result.variant if directory is None else directory
+    return write_run(out_dir, result, resolved_yaml(result.scenario, out_dir / name), name)

@@ -1,16 +1,20 @@
-"""Figures, drawn from results; the only place that knows matplotlib."""
+"""What a trace offers a cache."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from matplotlib.figure import Figure
+
 from kvsim.errors import KvsimError
+from kvsim.plots.style import styled
 
 if TYPE_CHECKING:
     from kvsim.workload.inspection import Inspection
 
 
+@styled
 def trace_reuse(inspection: Inspection, title: str, path: Path) -> None:
     """Draw what a trace offers a cache: hit rate by LRU capacity, reuse times, the working set.
 
@@ -22,8 +26,6 @@ def trace_reuse(inspection: Inspection, title: str, path: Path) -> None:
     Raises:
         KvsimError: the ending is of no format, or the file cannot be written.
     """
-    from matplotlib.figure import Figure
-
     figures, curve, blocks = inspection.figures, inspection.curve, inspection.blocks
     figure = Figure(figsize=(12, 3.8), layout="constrained")
     by_size, by_time, working = figure.subplots(1, 3)

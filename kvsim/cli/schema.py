@@ -1,0 +1,17 @@
+"""`kvsim schema`."""
+
+from __future__ import annotations
+
+from kvsim.cli.terminal import print_json
+
+
+def schema() -> None:
+    """Print the JSON schema of scenario files, for editors.
+
+    With the YAML language server, put this into the first line of a scenario:
+
+    # yaml-language-server: $schema=kvsim.schema.json
+    """
+    from kvsim.schema import scenario_schema
+
+    print_json(scenario_schema())

@@ -1,0 +1,72 @@
+"""The figures of a run by name: a summary laid flat, and those of a part of its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pandas as pd
+
+Columns = dict[str, "npt.NDArray[np.float64]"]
+"""Numbers of requests by name, a row a request."""
+
+
+def flat_figures(summary: Mapping[str, Any]) -> dict[str, float | int | None]:
+    """The numbers of a summary by dotted name, as in ``ttft_s.p99``; sentences are left out.
+
+    An entry of a list goes by its number, counted from 0.
+    """
+    flat: dict[str, float | int | None] = {}
+
+    def walk(value: Any, place: str) -> None:
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                walk(inner, f"{place}.{key}" if place else str(key))
+        elif isinstance(value, list | tuple):
+            for number, inner in enumerate(value):
+                walk(inner, f"{place}.{number}")
+        elif value is None or isinstance(value, int | float):
+            flat[place] = value
+
+    walk({key: value for key, value in summary.items() if key != "warnings"}, "")
+    return flat
+
+
+def columns_of(requests: pd.DataFrame) -> Columns:
+    """The numbers of requests that figures are made of, NaN where one does not exist."""
+    names = ("prompt_tokens", "hit_tokens", "ttft_s", "tpot_s", "queue_s")
+    return {name: requests[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in names}
+
+
+def column_figures(columns: Columns) -> dict[str, float]:
+    """Rates and times of requests, named as `flat_figures` names those of a whole run.
+
+    Args:
+        columns: of `columns_of`, whole or some rows of each.
+
+    Returns:
+        `token_hit_rate`, `request_hit_rate`, and mean and quantiles of `ttft_s`, `tpot_s` and
+        `queue_s`; NaN where one does not exist.
+    """
+    nan = float("nan")
+    hit_tokens = columns["hit_tokens"]
+    looked_up = ~np.isnan(hit_tokens)
+    num_tokens = columns["prompt_tokens"][looked_up].sum()
+    figures = {
+        "token_hit_rate": hit_tokens[looked_up].sum() / num_tokens if num_tokens else nan,
+        "request_hit_rate": (hit_tokens[looked_up] > 0).mean() if num_tokens else nan,
+    }
+    for name in ("ttft_s", "tpot_s", "queue_s"):
+        known = columns[name][~np.isnan(columns[name])]
+        values = [nan] * 4
+        if known.size:
+            values = [known.mean(), *np.quantile(known, (0.5, 0.9, 0.99))]
+        figures |= {
+            f"{name}.{key}": float(value)
+            for key, value in zip(("mean", "p50", "p90", "p99"), values, strict=True)
+        }
+    return {name: float(value) for name, value in figures.items()}

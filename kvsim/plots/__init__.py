@@ -1,0 +1,61 @@
+"""Plots: a frame or results, and axes if you have some, in; axes out. Nothing is simulated.
+
+A frame is made by `frame` from results or from a sweep. Every plot draws in one style, with one
+colour for each policy everywhere; `save` writes PNG, SVG or PDF.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.plots.capacity import hit_rate_by_capacity
+from kvsim.plots.latency import ttft_by_rate, ttft_distribution
+from kvsim.plots.matrix import evictions, heat_map
+from kvsim.plots.policies import policies_side_by_side, retention_tradeoff
+from kvsim.plots.pool import pool_by_group, pool_by_state
+from kvsim.plots.reuse import trace_reuse
+from kvsim.plots.style import check_picture, policy_style, save
+from kvsim.plots.survival import prefix_survival
+from kvsim.plots.tiers import bytes_by_tier, link_utilisation
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from kvsim.frames import Results
+    from kvsim.sweeps import SweepResult
+
+__all__ = [
+    "bytes_by_tier",
+    "check_picture",
+    "evictions",
+    "frame",
+    "heat_map",
+    "hit_rate_by_capacity",
+    "link_utilisation",
+    "policies_side_by_side",
+    "policy_style",
+    "pool_by_group",
+    "pool_by_state",
+    "prefix_survival",
+    "retention_tradeoff",
+    "save",
+    "trace_reuse",
+    "ttft_by_rate",
+    "ttft_distribution",
+]
+
+
+def frame(runs: SweepResult | Results) -> pd.DataFrame:
+    """A row a run, with `label` and `policy`, as the plots take it.
+
+    Args:
+        runs: a sweep (failed runs are left out), a result, several, or a mapping from name to
+            result.
+
+    Raises:
+        KvsimError: there are none, or two results go under one name.
+    """
+    from kvsim.frames import results_frame, sweep_frame
+    from kvsim.sweeps import SweepResult
+
+    return sweep_frame(runs) if isinstance(runs, SweepResult) else results_frame(runs)

@@ -1,0 +1,174 @@
+"""Policies side by side: the figure for a slide, and what each retention interval keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from kvsim.errors import KvsimError
+from kvsim.frames import needed
+from kvsim.plots.style import (
+    INK,
+    PolicyStyle,
+    bars_size_in,
+    many_axes,
+    percent_axis,
+    policy_styles,
+    short_axis,
+    styled,
+)
+from kvsim.tables import percent, seconds, short
+
+_TTFT = ("ttft_s.p50", "ttft_s.p90", "ttft_s.p99")
+_MOST_BARS = 14
+
+
+@styled
+def policies_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = None) -> list[Axes]:
+    """Token hit rate, TTFT, and bytes stored of each run, in three panels with shared rows.
+
+    Where nothing is stored (no tier), the third panel shows the cached blocks that were evicted.
+
+    Args:
+        frame: a row a run, from `kvsim.plots.frame`.
+        axes: three axes.
+
+    Raises:
+        KvsimError: a column is missing, or there are more runs than a figure can show.
+    """
+    needed(frame, "label", "policy", "token_hit_rate", *_TTFT, "bytes_stored", "evicted_blocks")
+    if len(frame) > _MOST_BARS:
+        raise KvsimError(
+            f"frame: {len(frame)} runs are too many side by side. Keep {_MOST_BARS} rows or fewer."
+        )
+    panels = many_axes(axes, 3, bars_size_in(len(frame)), share_y=True)
+    styles = policy_styles(frame["policy"])
+    labels = [str(label) for label in frame["label"]]
+    hits = _floats(frame["token_hit_rate"])
+    _bars(panels[0], labels, hits, styles, [percent(_known(value)) for value in hits])
+    panels[0].set_xlabel("Token hit rate (%)")
+    panels[0].set_title("Prompt tokens found")
+    percent_axis(panels[0].xaxis)
+
+    p50, p90, p99 = (_floats(frame[column]) for column in _TTFT)
+    _bars(panels[1], labels, p50, styles, [""] * len(labels))
+    rows = np.arange(len(labels))
+    panels[1].hlines(rows, p50, p99, color=INK, linewidth=1.1)
+    panels[1].plot(p90, rows, linestyle="none", marker="|", markersize=11, color=INK, mew=1.6)
+    panels[1].plot(p99, rows, linestyle="none", marker="|", markersize=17, color=INK, mew=1.6)
+    for row, (middle, worst) in enumerate(zip(p50, p99, strict=True)):
+        text = f" {seconds(_known(middle))} / {seconds(_known(worst))}"
+        _note(panels[1], worst, row, text)
+    panels[1].set_xlabel("TTFT (s): bar p50, ticks p90 and p99")
+    panels[1].set_title("Time to first token, p50 / p99")
+    _room(panels[1], p99, 1.75)
+
+    stored = _floats(frame["bytes_stored"])
+    if np.nansum(stored) > 0:
+        gigabytes = stored / 1e9
+        _bars(panels[2], labels, gigabytes, styles, [_gigabytes(value) for value in gigabytes])
+        panels[2].set_xlabel("Bytes stored (GB)")
+        panels[2].set_title("Stored to the next tier")
+    else:
+        evicted = _floats(frame["evicted_blocks"])
+        _bars(panels[2], labels, evicted, styles, [short(_count(value)) for value in evicted])
+        panels[2].set_xlabel("Cached blocks evicted")
+        panels[2].set_title("Evicted (nothing is offloaded)")
+        short_axis(panels[2].xaxis)
+    return panels
+
+
+RETENTION_COLUMNS: dict[str, tuple[str, str]] = {
+    "sessions_kept": ("Sessions kept", "Sessions found whole"),
+    "resend": ("Resend", "Of the same prompt, found (%)"),
+    "next_turn": ("Next turn", "Of prompt and answer, found (%)"),
+    "branch": ("Branch in the middle", "Of the shared half, found (%)"),
+}
+"""Columns of the retention trade-off: title and axis of each."""
+
+
+@styled
+def retention_tradeoff(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = None) -> list[Axes]:
+    """What each retention interval keeps: number of sessions, resend, next turn and branch.
+
+    Args:
+        frame: a row a policy with `label`, `policy` and the columns of `RETENTION_COLUMNS`, from
+            `kvsim.probe.read_probe`; `sessions_kept` a count, the others fractions.
+        axes: four axes.
+
+    Raises:
+        KvsimError: a column is missing.
+    """
+    needed(frame, "label", "policy", *RETENTION_COLUMNS)
+    panels = many_axes(axes, 4, bars_size_in(len(frame), 13.0), share_y=True)
+    styles = policy_styles(frame["policy"])
+    labels = [str(label) for label in frame["label"]]
+    for ax, (column, (title, axis)) in zip(panels, RETENTION_COLUMNS.items(), strict=True):
+        values = _floats(frame[column])
+        if column == "sessions_kept":
+            _bars(ax, labels, values, styles, [f"{value:,.0f}" for value in values])
+        else:
+            _bars(ax, labels, values, styles, [percent(_known(value)) for value in values])
+            ax.set_xlim(0, 1.3)
+            ax.set_xticks([0, 0.5, 1])
+            percent_axis(ax.xaxis)
+        ax.set_title(title)
+        ax.set_xlabel(axis)
+    return panels
+
+
+def _bars(
+    ax: Axes,
+    labels: Sequence[str],
+    values: Any,
+    styles: Sequence[PolicyStyle],
+    texts: Sequence[str],
+) -> None:
+    """Horizontal bars from top to bottom, each with its value behind it."""
+    for row, (value, style, text) in enumerate(zip(values, styles, texts, strict=True)):
+        ax.barh(
+            row,
+            0 if np.isnan(value) else value,
+            height=0.62,
+            color=style.color,
+            edgecolor="white",
+            hatch=style.hatch,
+            linewidth=0,
+        )
+        if text:
+            _note(ax, 0 if np.isnan(value) else value, row, f" {text}")
+    ax.set_yticks(range(len(labels)), labels)
+    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.grid(visible=False, axis="y")
+    ax.tick_params(axis="y", length=0)
+    _room(ax, values, 1.3)
+
+
+def _note(ax: Axes, value: float, row: int, text: str) -> None:
+    ax.text(0 if np.isnan(value) else value, row, text, va="center", ha="left", fontsize=10)
+
+
+def _room(ax: Axes, values: Any, factor: float) -> None:
+    """Room for the numbers behind the bars."""
+    top = float(np.nanmax(values)) if np.isfinite(values).any() else 0.0
+    ax.set_xlim(0, top * factor if top > 0 else 1)
+
+
+def _floats(column: Any) -> Any:
+    return pd.to_numeric(column, errors="coerce").to_numpy(dtype=float)
+
+
+def _gigabytes(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == 0 else f"{value:.3g}"
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _count(value: float) -> int | None:
+    return None if np.isnan(value) else int(value)

@@ -1,0 +1,128 @@
+"""What the pool holds over time: by state, and by KV cache group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+
+from kvsim.errors import KvsimError
+from kvsim.frames import needed
+from kvsim.plots.style import BLANK, CACHED, IN_USE, MUTED, one_axes, short_axis, styled
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from kvsim.results import RunResult
+
+_GROUP_HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "++", "oo")
+
+
+@styled
+def pool_by_state(timeline: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+    """Blocks in use, free but cached, and blank (free, nothing to find), stacked over time.
+
+    Args:
+        timeline: `RunResult.timeline`.
+        ax: where to draw.
+
+    Raises:
+        KvsimError: a column is missing, or there is no row.
+    """
+    needed(timeline, "time_s", "used_blocks", "free_blocks", "free_cached_blocks")
+    ax = one_axes(ax)
+    columns = ("used_blocks", "free_cached_blocks", "free_blocks")
+    times, (used, cached, free), unit = thinned(timeline, columns)
+    layers = ax.stackplot(
+        times,
+        used,
+        cached,
+        free - cached,
+        colors=[IN_USE, CACHED, BLANK],
+        labels=["in use", "free, cached", "blank"],
+        lw=0,
+    )
+    layers[1].set_hatch("//")
+    layers[1].set_edgecolor("white")
+    ax.set_title("Blocks of the pool by state")
+    _finish(ax, times, unit, int((timeline["used_blocks"] + timeline["free_blocks"]).max()))
+    return ax
+
+
+@styled
+def pool_by_group(result: RunResult, *, ax: Axes | None = None) -> Axes:
+    """Cached blocks of each KV cache group, in use or free, stacked over time.
+
+    Raises:
+        KvsimError: the timeline is empty.
+    """
+    needed(result.timeline, "time_s", "group_cached_blocks")
+    ax = one_axes(ax)
+    times, by_group, unit = thinned(result.timeline, ["group_cached_blocks"])
+    places = np.linspace(0.05, 0.8, len(by_group)) if len(by_group) > 1 else np.array([0.4])
+    layers = ax.stackplot(
+        times,
+        by_group,
+        colors=[colormaps["YlGnBu_r"](place) for place in places],
+        labels=group_names(result),
+        lw=0,
+    )
+    for number, layer in enumerate(layers):
+        layer.set_hatch(_GROUP_HATCHES[number % len(_GROUP_HATCHES)])
+        layer.set_edgecolor("white")
+    ax.set_title("Cached blocks by KV cache group")
+    _finish(ax, times, unit, int(result.summary["num_blocks"]) - 1)
+    return ax
+
+
+def group_names(result: RunResult) -> list[str]:
+    """The groups of a run's model, each by number and name or kind."""
+    return [
+        f"{number} {group.name or group.kind.replace('_', ' ')}"
+        for number, group in enumerate(result.scenario.model_spec.groups)
+    ]
+
+
+def thinned(timeline: pd.DataFrame, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarray, str]:
+    """Moments, the columns at them, and the unit of time; over many rows, means of neighbours.
+
+    Returns:
+        Times [points], values [columns, points], and "s", "min" or "h".
+    """
+    times, unit = _times(timeline)
+    values = np.array([np.array([*timeline[column]], dtype=float).T for column in columns])
+    values = values.reshape(-1, len(times))
+    starts = np.unique(np.linspace(0, len(times), _NUM_POINTS_MAX + 1).astype(int))[:-1]
+    sizes = np.diff(starts, append=len(times))
+    means = np.add.reduceat(values, starts, axis=1) / sizes
+    return times[starts], means, unit
+
+
+_NUM_POINTS_MAX = 500
+"""Points that a course of time is drawn with; more could not be seen."""
+
+
+def _times(timeline: pd.DataFrame) -> tuple[np.ndarray, str]:
+    """The moments, in s, min or h."""
+    if timeline.empty:
+        raise KvsimError("timeline: has no row, so there is nothing to draw.")
+    times_s = timeline["time_s"].to_numpy(dtype=float)
+    for size_s, unit in ((7200.0, "h"), (300.0, "min")):
+        if times_s[-1] >= size_s:
+            return times_s / {"h": 3600.0, "min": 60.0}[unit], unit
+    return times_s, "s"
+
+
+def _finish(ax: Axes, times: np.ndarray, unit: str, num_blocks: int) -> None:
+    ax.set_xlim(float(times[0]), max(float(times[-1]), float(times[0]) + 1e-9))
+    ax.set_ylim(0, num_blocks)
+    ax.axhline(num_blocks, color=MUTED, linewidth=1, clip_on=False)
+    short_axis(ax.yaxis)
+    ax.set_xlabel(f"Simulated time ({unit})")
+    ax.set_ylabel("Blocks")
+    ax.grid(visible=False)
+    handles, labels = ax.get_legend_handles_labels()
+    ax.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.01, 0.5))

@@ -1,0 +1,275 @@
+"""Comparisons: paired by seed, never below the noise, with what changed in the scenario."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import kvsim
+from kvsim.comparison import TABLE_COLUMNS, compare
+from kvsim.config import Scenario
+from kvsim.errors import Problems
+from kvsim.results import RunResult
+from kvsim.variants import write_variant
+
+MODEL = {
+    "groups": [
+        {"kind": "full", "block_size": 16},
+        {"kind": "sliding_window", "block_size": 16, "sliding_window": 64},
+    ]
+}
+
+
+def made(directory: Path | None = None, **changes: Any) -> Scenario:
+    data = {
+        "name": "small",
+        "model": MODEL,
+        "node": {"num_blocks": 400},
+        "step_time": {"kind": "constant", "step_s": 0.0, "token_s": 0.001},
+        "workload": {"kind": "script", "requests": [{"prompt": [["A", 640]], "output": 2}]},
+    }
+    return Scenario.from_data({**data, **changes}, directory=directory)
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
+    """400 prompts, every second one a longer version of the one before."""
+    path = tmp_path_factory.mktemp("trace") / "t.jsonl"
+    lines = []
+    for n in range(200):
+        ids = [1000 * n + k for k in range(8)]
+        times = {"timestamp": 10_000 * n, "input_length": 2048, "output_length": 2}
+        lines.append({**times, "hash_ids": ids[:4]})
+        longer = {"timestamp": 10_000 * n + 5000, "input_length": 4096, "output_length": 2}
+        lines.append({**longer, "hash_ids": ids})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return made(
+        path.parent, workload={"kind": "trace", "path": "t.jsonl"}, node={"num_blocks": 2000}
+    )
+
+
+def row(comparison: kvsim.Comparison, figure: str, scope: str = "all") -> dict[str, Any]:
+    table = comparison.table
+    rows = table[(table["figure"] == figure) & (table["scope"] == scope)]
+    assert len(rows) == 1, f"{scope} {figure}"
+    return dict(rows.iloc[0])
+
+
+def test_one_seed_has_intervals_over_stretches(traced: Scenario) -> None:
+    before = kvsim.run(traced.replace({"cache.enable_prefix_caching": True}))
+    after = kvsim.run(traced.replace({"node.num_blocks": 420}))
+    found = compare(before, after)
+    assert list(found.table.columns) == list(TABLE_COLUMNS)
+    assert found.scenario_changes.to_dict(orient="records") == [
+        {"case": found.cases[0], "key": "node.num_blocks", "reference": "2000", "value": "420"}
+    ]
+    hits = row(found, "token_hit_rate")
+    assert hits["reference"] == before.summary["token_hit_rate"] == pytest.approx(1 / 3, abs=0.005)
+    assert hits["difference"] == after.summary["token_hit_rate"] - hits["reference"]
+    assert hits["basis"] == "stretches"
+    # All stretches are alike, so the difference is known closely.
+    assert hits["low"] <= hits["difference"] <= hits["high"]
+    counted = row(found, "evicted_blocks")
+    assert counted["difference"] == after.summary["evicted_blocks"] - counted["reference"]
+    assert pd.isna(counted["low"])
+    assert pd.isna(counted["beyond_noise"])
+    assert found.notes[-1].startswith("One seed: intervals are over stretches of the workload")
+    assert "wall_s" not in set(found.table["figure"])
+
+
+def test_the_same_run_twice_differs_in_nothing(traced: Scenario) -> None:
+    found = compare(kvsim.run(traced), kvsim.run(traced.replace({"engine.max_num_seqs": 255})))
+    assert (found.table["difference"].dropna() == 0).all()
+    assert not found.table["beyond_noise"].fillna(value=False).any()
+
+
+def test_groups_and_prompt_lengths_are_told_apart(traced: Scenario) -> None:
+    dense = kvsim.run(traced.replace({"cache.retention_interval": None}))
+    none = kvsim.run(traced.replace({"cache.enable_prefix_caching": False}))
+    found = compare(dense, none)
+    short, long = (row(found, "token_hit_rate", f"prompt {c}") for c in ("1k-4k", "4k-16k"))
+    assert short["reference"] == 0.0
+    requests = dense.requests[dense.requests["prompt_tokens"] == 4096]
+    assert long["reference"] == pytest.approx(requests["hit_tokens"].sum() / (200 * 4096))
+    assert long["difference"] == -long["reference"] < -0.4
+    assert bool(long["beyond_noise"])
+    for group in range(2):
+        reach = row(found, "reach_rate", f"group {group}")
+        assert reach["reference"] >= row(found, "token_hit_rate")["reference"]
+
+
+def with_noise(seed: int, gain: float, *, shared: float, own: float) -> RunResult:
+    """A run whose hit rate is drawn: part of it the same in every case of a seed."""
+    drawn = np.random.default_rng(seed)
+    rate = 0.5 + shared * drawn.normal() + own * np.random.default_rng(seed + 99).normal() * gain
+    result = kvsim.run(made(seed=seed))
+    return RunResult(
+        "gain" if gain else "plain",
+        {**result.summary, "token_hit_rate": rate + 0.01 * gain},
+        result.requests,
+        result.timeline,
+        made(seed=seed, cache={"free_queue": "append" if gain else "prepend-uncached"}),
+        {},
+    )
+
+
+def test_seeds_are_paired_so_that_what_they_share_cancels() -> None:
+    plain = [with_noise(seed, 0, shared=0.2, own=0.0) for seed in range(5)]
+    gain = [with_noise(seed, 1, shared=0.2, own=0.001) for seed in range(5)]
+    found = compare(*plain, *gain)
+    assert (found.reference, found.cases) == ("plain", ("gain",))
+    hits = row(found, "token_hit_rate")
+    assert hits["basis"] == "seeds"
+    assert hits["difference"] == pytest.approx(0.01, abs=0.002)
+    assert bool(hits["beyond_noise"])  # although rates differ by 20 points between seeds
+    gaps = [
+        b.summary["token_hit_rate"] - a.summary["token_hit_rate"]
+        for a, b in zip(plain, gain, strict=True)
+    ]
+    width = 2.7764 * np.std(gaps, ddof=1) / np.sqrt(5)
+    assert hits["high"] - hits["difference"] == pytest.approx(width, rel=1e-4)
+
+
+def test_a_difference_within_the_noise_is_not_told_as_one() -> None:
+    plain = [with_noise(seed, 0, shared=0.2, own=0.0) for seed in range(5)]
+    noisy = [with_noise(seed, 1, shared=0.2, own=0.5) for seed in range(5)]
+    hits = row(compare(*plain, *noisy), "token_hit_rate")
+    assert hits["low"] < 0 < hits["high"]
+    assert not bool(hits["beyond_noise"])
+
+
+def test_only_common_seeds_are_compared() -> None:
+    plain = [with_noise(seed, 0, shared=0.2, own=0.0) for seed in (1, 2, 3)]
+    gain = [with_noise(seed, 1, shared=0.2, own=0.001) for seed in (2, 3, 4)]
+    hits = row(compare(*plain, *gain), "token_hit_rate")
+    both = [result.summary["token_hit_rate"] for result in plain[1:]]
+    assert hits["reference"] == pytest.approx(np.mean(both))
+    with pytest.raises(Problems) as caught:
+        compare(plain[0], gain[2])
+    assert caught.value.problems == [
+        "gain: has no seed in common with plain (seeds 4 and seeds 1). Run both with the same."
+    ]
+
+
+def test_other_requests_are_noted(traced: Scenario) -> None:
+    slower = traced.replace({"workload.time_scale": 2.0})
+    found = compare(kvsim.run(traced), kvsim.run(slower))
+    assert any("its requests are not those of" in note for note in found.notes)
+    fewer = traced.replace({"workload.limit": 300})
+    found = compare(kvsim.run(traced), kvsim.run(fewer))
+    assert "The runs have different numbers of requests, so there are no intervals." in found.notes
+    assert found.table["low"].isna().all()
+
+
+def test_directories_stand_for_the_runs_in_them(tmp_path: Path, traced: Scenario) -> None:
+    for name, interval in (("dense", None), ("boundary", 0)):
+        result = kvsim.run(traced.replace({"cache.retention_interval": interval}))
+        named = RunResult(
+            name, result.summary, result.requests, result.timeline, result.scenario,
+            result.provenance,
+        )  # fmt: skip
+        write_variant(tmp_path / "runs", named)
+    found = compare(tmp_path / "runs")
+    assert (found.reference, found.cases) == ("dense", ("boundary",))
+    # The trace is the same file, from wherever it is named.
+    assert list(found.scenario_changes["key"]) == ["cache.retention_interval"]
+    swept = kvsim.sweep(traced, {"node.num_blocks": [500, 2000]}, out=tmp_path / "sweep", jobs=1)
+    for runs in (swept, tmp_path / "sweep"):
+        found = compare(runs)
+        assert found.reference == "node.num_blocks=500"
+        assert found.cases == ("node.num_blocks=2000",)
+
+
+@pytest.mark.parametrize(
+    ("what", "problems"),
+    [
+        ([], ["no run was given. Give runs of two scenarios or variants."]),
+        (["x"], ["x: path: there is no such directory. Give the directory of a result."]),
+        (
+            ["x", "y"],
+            [
+                "x: path: there is no such directory. Give the directory of a result.",
+                "y: path: there is no such directory. Give the directory of a result.",
+            ],
+        ),
+    ],
+)
+def test_what_cannot_be_compared(
+    what: list[str], problems: list[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Problems) as caught:
+        compare(*what)
+    assert caught.value.problems == problems
+
+
+def test_one_scenario_is_no_comparison() -> None:
+    with pytest.raises(Problems) as caught:
+        compare(kvsim.run(made()))
+    assert caught.value.problems == ["one run was given. Give runs of two scenarios or variants."]
+    with pytest.raises(Problems) as caught:
+        compare(kvsim.run(made()), kvsim.run(made(seed=1)))
+    assert caught.value.problems == [
+        "they are all runs of one scenario. Give runs of two scenarios or variants."
+    ]
+
+
+def test_tiers_have_scopes_of_their_own() -> None:
+    def with_tier(num_bytes: int, free_queue: str) -> RunResult:
+        result = kvsim.run(made())
+        tier = {"bytes_stored": num_bytes, "by_group": [{"bytes_stored": num_bytes // 2}]}
+        return RunResult(
+            free_queue,
+            {**result.summary, "tiers": {"cpu": tier}},
+            result.requests,
+            result.timeline,
+            made(cache={"free_queue": free_queue}),
+        )
+
+    found = compare(with_tier(1000, "append"), with_tier(400, "prepend-uncached"))
+    assert row(found, "bytes_stored", "tier cpu")["difference"] == -600
+    assert row(found, "bytes_stored", "tier cpu, group 0")["difference"] == -300
+
+
+def test_the_command_tells_it_in_points(tmp_path: Path, traced: Scenario) -> None:
+    from typer.testing import CliRunner
+
+    from kvsim.cli import app
+
+    swept = kvsim.sweep(traced, {"cache.enable_prefix_caching": [True, False]}, out=tmp_path)
+    shown = CliRunner().invoke(app, ["compare", str(tmp_path)])
+    assert shown.exit_code == 0
+    assert "cache.enable_prefix_caching: true -> false" in shown.output
+    assert "-33.3" in shown.output or "-33 points" in shown.output
+    assert "prompt 4k-16k" in shown.output
+    printed = json.loads(CliRunner().invoke(app, ["compare", str(tmp_path), "--json"]).stdout)
+    assert printed.keys() == {"reference", "cases", "scenario_changes", "table", "notes"}
+    assert printed["table"][0].keys() == TABLE_COLUMNS.keys()
+    assert "<table" in compare(swept)._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("difference", "low", "high", "beyond", "text"),
+    [
+        (0.2188, 0.1912, 0.2471, True, "+22 points (+19 to +25)"),
+        (0.00412, -0.00031, 0.0081, False, "within noise (0.0 to +0.8 points)"),
+        (0.0012, 0.0011, 0.0013, True, "+0.120 points (+0.110 to +0.130)"),
+        (-0.05, -0.099, -0.0004, True, "-5.00 points (-9.90 to -0.04)"),
+        (0.0, 0.0, 0.0, False, "same"),
+        (0.0, None, None, None, "same"),
+        (-0.0241, None, None, None, "-2.4 points"),
+        (float("nan"), None, None, None, "-"),
+    ],
+)
+def test_no_finer_digits_than_the_noise(
+    difference: float, low: Any, high: Any, beyond: Any, text: str
+) -> None:
+    from kvsim.cli.compare import _difference
+
+    row = {"figure": "token_hit_rate", "difference": difference, "low": low, "high": high}
+    assert _difference({**row, "beyond_noise": beyond}) == text
