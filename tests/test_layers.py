@@ -14,16 +14,20 @@ PACKAGE = Path(__file__).parent.parent / "kvsim"
 # From the top down; a module may import from its own layer's package and from any layer below.
 LAYERS = [
     ("cli",),
-    ("api", "bench", "compare", "description", "find", "report", "sweep", "plots", "references"),
-    ("run",),
-    ("results", "tables", "verify"),
-    ("engine",),
+    ("api", "reference_results", "report"),
+    ("plots",),
+    ("findings", "probe", "runs"),
+    ("comparison", "frames"),
+    ("search", "sweeps"),
+    ("bench", "description", "parallel", "reuse", "variants", "verify"),
+    ("results",),
+    ("engine", "tables"),
     ("offload", "workload"),
-    ("scenario", "metrics", "provenance"),
-    ("config", "capacity"),
+    ("metrics", "provenance", "scenario", "schema"),
+    ("capacity", "config"),
     ("cache", "catalog"),
     ("policies", "units"),
-    ("jit", "errors"),
+    ("errors", "jit"),
 ]
 ROOMS = {
     "simpy": ("engine",),

@@ -77,7 +77,7 @@ def make_pool(num_blocks: int) -> Pool:
     blocks["after"] = np.roll(ids, -1)
     totals = np.zeros(EVICTED_BY + NUM_GROUPS_MAX**2, dtype=np.int64)
     totals[FREE] = num_blocks - 1
-    size = 1 << max(_LINE_BITS, (2 * num_blocks - 1).bit_length())
+    size = 1 << max(_LINE_BITS, (4 * num_blocks - 1).bit_length())
     return Pool(blocks, _aligned(size, INDEX_ROW), totals)
 
 

@@ -34,9 +34,9 @@ def _link(value: object) -> object:
 class OwnLink(Section):
     """A link with figures of one's own."""
 
-    bandwidth: Annotated[float, BeforeValidator(parse_bytes_per_s), Field(gt=0)] = Field(
-        description="nominal bandwidth each way, bytes a second or with a unit"
-    )
+    bandwidth: Annotated[
+        float, BeforeValidator(parse_bytes_per_s, json_schema_input_type=float | str), Field(gt=0)
+    ] = Field(description="nominal bandwidth each way, bytes a second or with a unit")
     efficiency: Fraction = Field(
         default=1.0, description="fraction of the bandwidth that large transfers reach"
     )
@@ -56,7 +56,9 @@ LinkSetting = Annotated[
     Discriminator(_link_form),
     BeforeValidator(_link),
 ]
-Capacity = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=2**62)]
+Capacity = Annotated[
+    int, BeforeValidator(parse_bytes, json_schema_input_type=int | str), Field(gt=0, le=2**62)
+]
 
 
 def link_spec(setting: str | OwnLink, efficiency: float | None = None) -> catalog.LinkSpec:
