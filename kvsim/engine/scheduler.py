@@ -22,6 +22,7 @@ from kvsim.engine.stepping import (
     FIRST_TOKEN,
     NUM_STEPS,
     NUM_TOKENS,
+    any_prefill,
     decode_run,
     end_step,
     make_batch,
@@ -258,7 +259,7 @@ class Scheduler:
         return (
             0 < num <= self.max_num_batched_tokens
             and (not (self.waiting or self.loading) or num >= self.max_num_seqs)
-            and not self._any_prefill()
+            and not any_prefill(self.cache.arrays, self._batch, num)
         )
 
     def decode_run(
@@ -279,12 +280,6 @@ class Scheduler:
             self.cache.arrays, params, self._batch, len(self.running), now_s, until_s
         )
         return end_s, self._outcomes()[1] if num_finished else []
-
-    def _any_prefill(self) -> bool:
-        """Whether a running request has more than its latest token to compute, or no output yet."""
-        rows = self.cache.core.tables.sequences[self._batch.slots[: len(self.running)]]
-        behind = rows["num_computed"] + 1 < rows["num_tokens"]
-        return bool((behind | (rows["num_tokens"] == rows["num_prompt"])).any())
 
     def _admit(self, plan: StepPlan, threshold: int) -> Job | None:
         """Let requests begin to run or to load, as long as there is room.

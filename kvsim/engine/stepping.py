@@ -128,6 +128,18 @@ def end_step(arrays: Arrays, batch: Batch, num_running: int) -> int:
 
 
 @njit
+def any_prefill(arrays: Arrays, batch: Batch, num_running: int) -> bool:
+    """Whether a running request has more than its latest token to compute, or no output yet."""
+    core = assemble(arrays)
+    for i in range(num_running):
+        sequence = core.tables.sequences[batch.slots[i]]
+        behind = sequence.num_computed + 1 < sequence.num_tokens
+        if behind or sequence.num_tokens == sequence.num_prompt:
+            return True
+    return False
+
+
+@njit
 def decode_run(
     arrays: Arrays,
     params: StepTimeParams,
