@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvsim.cache.spec import FULL, MAMBA, GroupSpec
+from kvsim.cache.spec import FULL, MAMBA, MAX_BLOCKS, GroupSpec
 from kvsim.catalog import Gpu, KVGroup, Model
 from kvsim.errors import KvsimError, Problems
 
@@ -106,6 +106,11 @@ def derive_num_blocks(
             f"activations {_gib(activation_reserve_bytes)}, so {left} is left and a pool "
             f"needs two blocks of {block_bytes:,} bytes. Use more GPUs, a larger GPU or a higher "
             "utilization."
+        )
+    if num_blocks > MAX_BLOCKS:
+        raise KvsimError(
+            f"node: {_gib(kv_bytes)} of KV hold {num_blocks:,} blocks of {block_bytes:,} bytes, "
+            f"and a pool has at most {MAX_BLOCKS:,}. Set node.num_blocks, or larger blocks."
         )
     share = model.kv_share(tensor_parallel)
     held = "all of the KV on every rank" if share == 1.0 else f"{share:g} of the KV on each rank"

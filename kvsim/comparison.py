@@ -244,7 +244,7 @@ def _changes(reference: Case, case: Case) -> list[tuple[str, str, str, str]]:
     return [
         (case.name, key, before.get(key, "null"), after.get(key, "null"))
         for key in keys
-        if before.get(key) != after.get(key)
+        if before.get(key, "null") != after.get(key, "null")
     ]
 
 

@@ -1,13 +1,21 @@
-"""What follows from a scenario, in words: the pool and how large it is, step by step."""
+"""What follows from a scenario, in words: the pool and how large it is, tiers, the workload."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from kvsim import catalog
 from kvsim.capacity import derive_num_blocks, group_spec, reported_concurrency
 from kvsim.catalog import KVGroup
-from kvsim.config import ConstantStepTime, CpuOffload, Scenario
+from kvsim.config import (
+    ConstantStepTime,
+    CpuOffload,
+    Scenario,
+    ScriptWorkload,
+    SyntheticWorkload,
+    TraceWorkload,
+)
 from kvsim.config.offload import link_spec
 from kvsim.policies.chunks import chunk_bytes, num_chunks_in
 
@@ -55,6 +63,7 @@ def _describe_one(scenario: Scenario) -> str:
         f"{scenario.max_model_len:,} tokens. It does not say how many sessions stay cached."
     )
     lines += _tiers(scenario)
+    lines += _workload(scenario.workload)
     lines.append("Step time:")
     if isinstance(scenario.step_time, ConstantStepTime):
         chosen = scenario.step_time
@@ -74,6 +83,54 @@ def _describe_one(scenario: Scenario) -> str:
             )
         ]
     return "\n".join(lines)
+
+
+def _workload(workload: TraceWorkload | ScriptWorkload | SyntheticWorkload) -> list[str]:
+    """Where requests come from and when, in words."""
+    if isinstance(workload, ScriptWorkload):
+        num, serial = len(workload.requests), workload.concurrency == 1
+        when = "one after another in the order given" if serial else "at the times given"
+        return ["Workload:", f"  {num:,} request{'s' * (num != 1)} written down, {when}"]
+    if isinstance(workload, SyntheticWorkload):
+        lines = [f"  {workload.num_sessions:,} sessions made at random, {_played(workload)}"]
+        weights = [content.weight for content in workload.content]
+        for content, weight in zip(workload.content, weights, strict=True):
+            share = f"{weight / sum(weights):.1%} of the sessions: " if len(weights) > 1 else ""
+            lines.append(f"  {share}{content.kind}")
+        if workload.path is not None:
+            lines.append(f"  recorded lengths or starts are those of {Path(workload.path).name}")
+        return ["Workload:", *lines]
+    count = "all requests" if workload.limit is None else f"the first {workload.limit:,} requests"
+    after = f" from {workload.start_s:g} s on" if workload.start_s else ""
+    scaled = f", all times x {workload.time_scale:g}" if workload.time_scale != 1 else ""
+    form = "format recognised" if workload.format == "auto" else f"format {workload.format}"
+    lines = [
+        f"  {count}{after} of the trace {Path(workload.path).name} ({form})",
+        f"  {_played(workload)}{scaled}",
+    ]
+    if workload.partial_tail == "shared":
+        lines.append("  tails of prompts inside an id count as shared: an upper bound")
+    if workload.reuse is not None:
+        reuse = workload.reuse
+        lines.append(
+            f"  a trace of lengths gets {reuse.num_prefixes:,} shared prefixes of "
+            f"{reuse.prefix_tokens:,} tokens (Zipf exponent {reuse.zipf_exponent:g})"
+        )
+    return ["Workload:", *lines]
+
+
+def _played(workload: TraceWorkload | SyntheticWorkload) -> str:
+    sessions = workload.sessions
+    if sessions is None:
+        return "each at its recorded time, whether or not those before have ended"
+    if sessions.concurrency is not None:
+        when = f"{sessions.concurrency:,} alive at once, the next starting as one ends"
+    else:
+        when = f"starting {sessions.starts or 'as recorded'}"
+    if isinstance(workload, TraceWorkload):
+        when = f"sessions: {when}"
+    waits = "turns wait for answers" if sessions.loop == "closed" else "turns come by time"
+    return f"{when}; {waits} ({sessions.loop} loop)"
 
 
 def _tiers(scenario: Scenario) -> list[str]:

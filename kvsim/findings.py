@@ -7,11 +7,13 @@ noise are called that, and what was not varied is not recommended.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from kvsim.frames import POLICY_KEYS, Series, series_of
-from kvsim.tables import percent, seconds, short
+from kvsim.frames import LINK_COLUMN, POLICY_KEYS, Series, series_of
+from kvsim.metrics.figures import FOUND_RATE
+from kvsim.tables import difference_text, exists, percent, seconds, short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,8 +48,15 @@ def knee(capacities: Floats | Sequence[float], hit_rates: Floats | Sequence[floa
     return place if place < len(capacities) - 1 else None
 
 
+def found_column(frame: pd.DataFrame) -> str:
+    """Column of what was found: on the device alone, or in its tier too where a run has one."""
+    return (
+        FOUND_RATE if FOUND_RATE in frame and frame[LINK_COLUMN].notna().any() else "token_hit_rate"
+    )
+
+
 def best_label(frame: pd.DataFrame) -> str:
-    """The label with most goodput, where there is an objective, else with the best hit rate.
+    """The label with most goodput, where there is an objective, else with most tokens found.
 
     Runs of one label (seeds, other axes) are averaged; of equal ones the first is taken.
     """
@@ -66,8 +75,7 @@ def policy_findings(frame: pd.DataFrame, comparison: Comparison | None) -> list[
         return []
     best, criterion = best_label(frame), _criterion(frame)
     rows = {str(label): group for label, group in frame.groupby("label", sort=False)}
-    what = "goodput" if criterion == "goodput" else "token hit rate"
-    text = f"Use {_named(best, rows[best])}: the highest {what} of {len(rows)}"
+    text = f"Use {_named(best, rows[best])}: the highest {_words(criterion)} of {len(rows)}"
     sentences = [f"{text} ({_figures(rows[best])})."]
     if comparison is not None:
         sentences += _against(comparison, criterion)
@@ -83,25 +91,32 @@ def capacity_findings(frame: pd.DataFrame, axis: str, ceiling: float | None = No
         ceiling: token hit rate of an infinite cache on the same workload.
     """
     sentences = []
-    unit = CAPACITY_AXES[axis]
-    for line in series_of(frame, axis, "token_hit_rate"):
+    for line in series_of(frame, axis, found_column(frame)):
         best = float(line.y.max())
         place = knee(line.x, line.y)
         if best <= 0:
             sentences.append(f"{line.label}: nothing is found again at any capacity tried.")
         elif place is not None:
             sentences.append(
-                f"{line.label}: {line.x[place]:,.0f} {unit} are enough for {percent(line.y[place])}"
+                f"{line.label}: {_capacity(axis, line.x[place])} are enough for "
+                f"{percent(line.y[place])}"
                 f", {KNEE_SHARE:.0%} or more of the best of this line ({percent(best)})."
             )
         elif len(line.x) >= 3:
             sentences.append(
-                f"{line.label}: no knee up to {line.x[-1]:,.0f} {unit} ({percent(line.y[-1])}); "
-                "more may bring more."
+                f"{line.label}: no knee up to {_capacity(axis, line.x[-1])} "
+                f"({percent(line.y[-1])}); more may bring more."
             )
     if ceiling is not None and sentences:
         sentences.append(f"An infinite cache that keeps everything would find {percent(ceiling)}.")
     return sentences
+
+
+def _capacity(axis: str, size: float) -> str:
+    unit = CAPACITY_AXES[axis]
+    if unit.startswith("bytes"):
+        return f"{short(float(size))}B{unit.removeprefix('bytes')}"
+    return f"{size:,.0f} {unit}"
 
 
 def rate_findings(frame: pd.DataFrame, rate: str) -> list[str]:
@@ -115,16 +130,72 @@ def rate_findings(frame: pd.DataFrame, rate: str) -> list[str]:
 
 
 def tier_findings(frame: pd.DataFrame) -> list[str]:
-    """What tiers took and gave back, or that there was none."""
-    stored = frame["bytes_stored"].fillna(0)
-    if not (stored > 0).any():
+    """What tiers took and gave back, how much of them was used, and whether loading pays.
+
+    Args:
+        frame: a row a run, from `kvsim.frames`; runs of one label (seeds) are put together.
+
+    Returns:
+        Sentences for each label and tier, or the one that there was none.
+    """
+    tiers = [column.split(".")[1] for column in frame.columns if _IS_TIER.match(str(column))]
+    sentences = []
+    for label, rows in frame.groupby("label", sort=False):
+        for tier in tiers:
+            known = rows[rows[f"tiers.{tier}.bytes_stored"].notna()]
+            if len(known):
+                sentences.append(f"{label}: {_tier_text(tier, known)}")
+    if not sentences:
         return ["Nothing is offloaded in these runs, so they do not say how much tier to buy."]
-    return [
-        f"{row['label']}: {short(float(row['bytes_stored']))}B stored to the next tier, "
-        f"{short(float(row['bytes_loaded']))}B loaded back."
-        for row in frame.to_dict("records")
-        if row["bytes_stored"]
-    ]
+    return sentences
+
+
+_IS_TIER = re.compile(r"^tiers\.[^.]+\.bytes_stored$")
+
+
+def _tier_text(tier: str, rows: pd.DataFrame) -> str:
+    """One tier under one policy: bytes are means over seeds, sizes and bandwidths the most."""
+
+    def figure(name: str) -> pd.Series[float]:
+        return rows[f"tiers.{tier}.{name}"].astype(float)
+
+    stored, loaded = figure("bytes_stored").mean(), figure("bytes_loaded").mean()
+    used, capacity = figure("used_bytes_max").max(), figure("capacity_bytes").max()
+    text = f"{short(stored)}B stored to tier {tier}, {short(loaded)}B loaded back"
+    share = figure("loaded_share").mean()
+    if loaded and not math.isnan(share):
+        text += f" ({percent(share)} of what was stored is ever loaded)"
+    if (figure("chunks_evicted") + figure("stores_refused")).max() > 0:
+        text += (
+            f". It ran full at {short(capacity)}B: a sweep over its capacity tells what more brings"
+        )
+    else:
+        text += f". It held {short(used)}B at most, so more of it brings nothing on this workload"
+    break_even = figure("break_even_bytes_per_s").max()
+    if not loaded:
+        return f"{text}. Nothing came back, so it did not pay."
+    if math.isnan(break_even):
+        return f"{text}."
+    return f"{text}. {_pays(break_even, rows[LINK_COLUMN].astype(float).min())}"
+
+
+def _pays(break_even: float, link: float) -> str:
+    """Whether loading is quicker than computing again, by the bandwidths in bytes/s."""
+    if math.isnan(link):
+        return f"Loading is quicker than computing again above {short(break_even)}B/s of link."
+    if link < break_even:
+        return (
+            f"Computing again would have been quicker than loading: the link reads "
+            f"{short(link)}B/s and would have to read {short(break_even)}B/s."
+        )
+    return (
+        f"Loading beats computing again: the link reads {short(link)}B/s, "
+        f"{_times(link / break_even)} the {short(break_even)}B/s at which both take as long."
+    )
+
+
+def _times(factor: float) -> str:
+    return f"{factor:,.0f} times" if factor >= 10 else f"{factor:.1f} times"
 
 
 def cautions(frame: pd.DataFrame, warnings: Iterable[str]) -> list[str]:
@@ -169,7 +240,7 @@ def other_axes(axes: Iterable[str], *shown: str) -> list[str]:
 
 
 def _criterion(frame: pd.DataFrame) -> str:
-    return "goodput" if _known(frame) else "token_hit_rate"
+    return "goodput" if _known(frame) else found_column(frame)
 
 
 def _known(frame: pd.DataFrame) -> bool:
@@ -191,10 +262,13 @@ def _named(label: str, rows: pd.DataFrame) -> str:
 def _figures(rows: pd.DataFrame) -> str:
     means = {
         column: float(rows[column].astype(float).mean())
-        for column in ("token_hit_rate", "ttft_s.p50", "ttft_s.p99", "goodput")
+        for column in ("token_hit_rate", FOUND_RATE, "ttft_s.p50", "ttft_s.p99", "goodput")
         if column in rows.columns
     }
     parts = [f"{percent(means['token_hit_rate'])} of prompt tokens found"]
+    if found_column(rows) == FOUND_RATE:
+        found, on_device = means[FOUND_RATE], means["token_hit_rate"]
+        parts = [f"{percent(found)} of prompt tokens found, {percent(on_device)} on the device"]
     if not math.isnan(means["ttft_s.p50"]):
         parts.append(f"TTFT p50 {seconds(means['ttft_s.p50'])}, p99 {seconds(means['ttft_s.p99'])}")
     if not math.isnan(means.get("goodput", math.nan)):
@@ -208,16 +282,16 @@ def _against(comparison: Comparison, criterion: str) -> Iterator[str]:
     for case in comparison.cases:
         rows = {row["figure"]: row for row in table[table["case"] == case].to_dict("records")}
         row = rows.get(criterion)
-        if row is None or row["difference"] is None or _nan(row["difference"]):
+        if row is None or not exists(row["difference"]):
             continue
         if row["beyond_noise"] is not True:
-            close.append(f"{case} ({interval_text(row)})")
+            close.append(f"{case}, {difference_text(row)}")
             continue
         ttft = rows.get("ttft_s.p50")
         more = ""
         if ttft is not None and ttft["beyond_noise"] is True:
-            more = f", TTFT p50 {interval_text(ttft)}"
-        yield f"{case} is behind it: {_words(criterion)} {interval_text(row)}{more}."
+            more = f", TTFT p50 {difference_text(ttft)}"
+        yield f"{case} is behind it: {_words(criterion)} {difference_text(row)}{more}."
     if close:
         yield (
             f"Not told from it by {_words(criterion)}: {'; '.join(close)}. Choose among these by "
@@ -226,36 +300,10 @@ def _against(comparison: Comparison, criterion: str) -> Iterator[str]:
 
 
 def _words(figure: str) -> str:
-    return {"token_hit_rate": "token hit rate"}.get(figure, figure)
-
-
-def interval_text(row: Mapping[Any, Any]) -> str:
-    """A difference with its 95% interval, rates in points, times in ms: "-1.6 points (-2 to -1)".
-
-    Args:
-        row: a row of `kvsim.comparison.Comparison.table`.
-    """
-    figure = str(row["figure"])
-    if figure.endswith("_rate") or figure == "goodput":
-        factor, unit = 100.0, " points"
-    elif "_s." in figure:
-        factor, unit = 1000.0, " ms"
-    else:
-        factor, unit = 1.0, ""
-    if row["low"] is None or _nan(row["low"]):
-        return f"{factor * row['difference']:+,.3g}{unit}"
-    low, high = factor * row["low"], factor * row["high"]
-    width = max(high - low, 1e-9)
-    digits = max(0, 1 - math.floor(math.log10(width)))
-    digits = min(digits, 3)
-    middle = factor * row["difference"]
-    if row["beyond_noise"] is True:
-        return f"{middle:+,.{digits}f}{unit} ({low:+,.{digits}f} to {high:+,.{digits}f})"
-    return f"within noise: {low:+,.{digits}f} to {high:+,.{digits}f}{unit}"
-
-
-def _nan(value: Any) -> bool:
-    return bool(value != value)
+    return {
+        "token_hit_rate": "token hit rate",
+        FOUND_RATE: "hit rate of device and tier",
+    }.get(figure, figure)
 
 
 def _met(line: Series) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvsim.errors import KvsimError
-from kvsim.metrics.figures import flat_figures
+from kvsim.metrics.figures import FOUND_RATE, flat_figures
+from kvsim.metrics.tiers import SOURCES
 from kvsim.policies.names import policy_name
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 POLICY_KEYS = ("cache.free_queue", "cache.retention_interval", "cache.enable_prefix_caching")
 """Keys that make a policy; an axis over one of them is part of the run's policy, not beside it."""
+LINK_COLUMN = "link_bytes_per_s"
+"""Column: bandwidth, efficiency included, at which the tier next to the device is read; NaN without
+one."""
 
 
 def named_results(results: Results) -> dict[str, RunResult]:
@@ -65,8 +70,8 @@ def results_frame(results: Results) -> pd.DataFrame:
     """A row a result.
 
     Returns:
-        Columns `label` (the name), `policy`, then the figures of the summary by dotted name, as in
-        `ttft_s.p50`.
+        Columns `label` (the name), `policy`, the figures of the summary by dotted name, as in
+        `ttft_s.p50`, with `found_rate`, and `LINK_COLUMN`.
     """
     import pandas as pd
 
@@ -75,7 +80,8 @@ def results_frame(results: Results) -> pd.DataFrame:
             {
                 "label": name,
                 "policy": scenario_policy(result.scenario),
-                **flat_figures(result.summary),
+                **_figures(result.summary),
+                LINK_COLUMN: _link_bytes_per_s(result.scenario),
             }
             for name, result in named_results(results).items()
         ]
@@ -86,17 +92,21 @@ def sweep_frame(sweep: SweepResult) -> pd.DataFrame:
     """A row a finished run of a sweep.
 
     Returns:
-        `sweep.table` without failed runs, with `label` and `policy` in front. The label is the
-        variant, the policy where there are no variants, or both where an axis changes the policy.
+        `sweep.table` without failed runs, with `label` and `policy` in front, and `found_rate` and
+        `LINK_COLUMN` behind. The label is the variant, the policy where there are no variants, or
+        both where an axis changes the policy.
     """
     from kvsim.scenario import expand_variants
 
     table = sweep.table[sweep.table["status"] == "done"].reset_index(drop=True)
     variants = expand_variants(sweep.scenario)
+    # An axis that may change the link would need each run's own scenario.
+    tiers_alike = not any(axis == "offload" or "link" in axis for axis in sweep.axes)
     keys = [key for key in POLICY_KEYS if key in table.columns]
-    policies, labels = [], []
+    policies, labels, links = [], [], []
     for row in table.to_dict("records"):
         scenario = variants[row["variant"]]
+        links.append(_link_bytes_per_s(scenario) if tiers_alike else math.nan)
         # An axis holds the resolved value; null is a value of its own there (dense).
         changes = {key: _written(row[key]) for key in keys}
         policy = scenario_policy(scenario.replace(changes) if changes else scenario)
@@ -105,6 +115,9 @@ def sweep_frame(sweep: SweepResult) -> pd.DataFrame:
             labels.append(policy)
         else:
             labels.append(f"{row['variant']}: {policy}" if keys else row["variant"])
+    # Figures as in a result's frame.
+    table[FOUND_RATE] = [_found_rate(row) for row in table.to_dict("records")]
+    table[LINK_COLUMN] = links
     table.insert(0, "policy", policies)
     table.insert(0, "label", labels)
     return table
@@ -187,6 +200,29 @@ def needed(frame: pd.DataFrame, *columns: str) -> None:
             f"frame: has no column {', '.join(missing)}. Make it with kvsim.plots.frame, or give "
             "the name of a column it has."
         )
+
+
+def _figures(summary: Mapping[str, Any]) -> dict[str, float | int | None]:
+    figures = flat_figures(summary)
+    return figures | {FOUND_RATE: _found_rate(figures)}
+
+
+def _found_rate(figures: Mapping[Any, Any]) -> float | None:
+    """What the device and the tiers next to it had of the prompts."""
+    on_device = figures["token_hit_rate"]
+    if on_device is None:
+        return None
+    shares = [figures.get(f"hit_split.{source}") for source in SOURCES if source != "device"]
+    return float(on_device + sum(share for share in shares if share and share > 0))
+
+
+def _link_bytes_per_s(scenario: Scenario) -> float:
+    from kvsim.config.offload import link_spec
+
+    if scenario.offload is None:
+        return math.nan
+    link = link_spec(scenario.offload.link, scenario.offload.link_efficiency)
+    return link.load_bytes_per_s * link.efficiency
 
 
 def _written(value: object) -> object:

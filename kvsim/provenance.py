@@ -25,7 +25,7 @@ def provenance(
     """Make the content of `provenance.json`.
 
     Args:
-        scenario_yaml: the resolved scenario as text.
+        scenario_yaml: the resolved scenario as text, files by their names alone.
         seed: the scenario's seed.
         started: when the run began, with a time zone.
         arguments: the command line after the program's name; empty for a run from Python.

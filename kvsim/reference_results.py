@@ -226,6 +226,12 @@ def _draw(results: Mapping[str, RunResult], directory: Path) -> None:
             lambda axes: plots.policies_side_by_side(frame, axes=axes), bars_size_in(len(frame)), 3
         )
         plots.save(policies, directory / "policies.png")
+    num_tiers = sum(len(result.summary["tiers"]) for result in results.values())
+    if num_tiers:
+        tiers = figure_of(
+            lambda ax: plots.bytes_by_tier(results, ax=ax), (9.0, 1.4 + 0.7 * num_tiers)
+        )
+        plots.save(tiers, directory / "tiers.png")
     ttft = figure_of(lambda ax: plots.ttft_distribution(results, ax=ax), (8.0, 4.5))
     plots.save(ttft, directory / "ttft.png")
     try:

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 from kvsim import findings
 from kvsim.errors import KvsimError
 from kvsim.frames import POLICY_KEYS
+from kvsim.metrics.figures import FOUND_RATE
 from kvsim.runs import Runs, labelled, mean_rows, read_runs, value_text
-from kvsim.scenario import resolved_yaml
-from kvsim.tables import NO_FIGURE, percent, seconds, short
+from kvsim.scenario import shareable_yaml
+from kvsim.tables import NO_FIGURE, difference_text, exists, percent, seconds, short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -257,6 +258,7 @@ def _short_number(value: float) -> str:
 
 _COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("Token hit rate", "token_hit_rate", percent),
+    ("With tiers", FOUND_RATE, percent),
     ("Request hit rate", "request_hit_rate", percent),
     ("TTFT p50", "ttft_s.p50", seconds),
     ("TTFT p90", "ttft_s.p90", seconds),
@@ -282,7 +284,8 @@ def _table(runs: Runs) -> str:
     columns = [
         column
         for column in _COLUMNS
-        if column[1] not in _ONLY_IF_ANY or frame[column[1]].fillna(0).astype(float).any()
+        if (column[1] != FOUND_RATE or findings.found_column(frame) == FOUND_RATE)
+        and (column[1] not in _ONLY_IF_ANY or frame[column[1]].fillna(0).astype(float).any())
     ]
     best = findings.best_label(frame) if not others and frame["label"].nunique() > 1 else None
     head = "".join(f"<th>{_text(name)}</th>" for name in ("Run", *others))
@@ -311,6 +314,7 @@ def _averaged(frame: pd.DataFrame, keys: Sequence[str]) -> str:
 
 _COMPARED = {
     "token_hit_rate": "Token hit rate",
+    FOUND_RATE: "With tiers",
     "ttft_s.p50": "TTFT p50",
     "ttft_s.p99": "TTFT p99",
     "tpot_s.p50": "TPOT p50",
@@ -323,6 +327,8 @@ def _differences(comparison: Comparison | None) -> str:
         return ""
     table = comparison.table[comparison.table["scope"] == "all"]
     known = set(table[table["difference"].notna()]["figure"])
+    if not comparison.table["scope"].str.startswith("tier ").any():
+        known.discard(FOUND_RATE)  # it is the token hit rate
     figures = [name for name in _COMPARED if name in known]
     names = ("Run", *(_COMPARED[name] for name in figures))
     head = "".join(f"<th>{_text(name)}</th>" for name in names)
@@ -348,9 +354,9 @@ def _basis(table: pd.DataFrame) -> str:
 
 
 def _cell(row: Mapping[Any, Any] | None) -> str:
-    if row is None or row["difference"] is None or row["difference"] != row["difference"]:
+    if row is None or not exists(row["difference"]):
         return NO_FIGURE
-    return findings.interval_text(row)
+    return difference_text(row)
 
 
 # --- plots ---
@@ -471,10 +477,12 @@ def _run_plots(runs: Runs) -> Iterator[_Plot]:
             (9.0, 1.4 + 0.7 * num_tiers),
         )
         for label in _shown_alone(runs):
+            if not results[label].summary.get("tiers"):
+                continue
             timeline = results[label].timeline
             yield _Plot(
-                lambda ax, t=timeline: plots.link_utilisation(t, ax=ax),
-                f"{label}, link utilisation over time.",
+                lambda ax, t=timeline: plots.link_utilization(t, ax=ax),
+                f"{label}, link utilization over time.",
                 (9.0, 3.6),
             )
 
@@ -562,11 +570,8 @@ def _reproduce(runs: Runs) -> str:
     rows += [f"{name}: SHA-256 {digest}." for name, digest in inputs.items()]
     rows.append(f"Scenario as resolved: SHA-256 {origin.get('scenario_sha256', 'unknown')}.")
     rows.append("The same scenario and seed give the same results.")
-    scenario = runs.scenario
-    path = getattr(scenario.workload, "path", None)
-    if path is not None:  # where the trace lies here says nothing elsewhere; its hash does
-        scenario = scenario.replace({"workload.path": Path(path).name})
-    text = resolved_yaml(scenario, scenario.directory)
+    # Where files lie here says nothing elsewhere; their hashes do.
+    text = shareable_yaml(runs.scenario)
     return (
         f"<pre>{_text(chr(10).join(lines))}</pre>{_list(rows)}"
         "<p>Scenario of the first run, every key spelled out; a trace lies beside it:</p>"

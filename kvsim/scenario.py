@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from kvsim.config import Scenario
+from kvsim.config.files import is_path
 from kvsim.config.validation import lay_over
 from kvsim.errors import KvsimError, Problems, nearest, show
 
@@ -78,7 +79,7 @@ def resolved_yaml(scenario: Scenario, directory: Path | None = None) -> str:
 
     Args:
         scenario: what to write.
-        directory: where the file will be; traces' paths are written relative to it. Without it
+        directory: where the file will be; paths in it are written relative to it. Without it
             they are absolute.
     """
 
@@ -87,6 +88,11 @@ def resolved_yaml(scenario: Scenario, directory: Path | None = None) -> str:
         return (file if directory is None else _relative(file, directory)).as_posix()
 
     return as_yaml(resolved_data(scenario, moved))
+
+
+def shareable_yaml(scenario: Scenario) -> str:
+    """The scenario with every key spelled out and files by their names: the same on any machine."""
+    return as_yaml(resolved_data(scenario, lambda path: Path(path).name))
 
 
 def as_yaml(data: Mapping[str, Any]) -> str:
@@ -252,11 +258,7 @@ def _bounded(root: yaml.Node) -> None:
 
 def _overridden(data: dict[str, Any], overrides: Sequence[str], path: Path) -> dict[str, Any]:
     """The data with ``key=value`` laid over."""
-
-    def from_here(written: str) -> str:
-        file = Path(written)
-        return _relative(file, path.parent).as_posix() if file.is_file() else written
-
+    from_here = _from_here(path)
     problems = []
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -281,11 +283,21 @@ def _overridden(data: dict[str, Any], overrides: Sequence[str], path: Path) -> d
     return data
 
 
+def _from_here(path: Path) -> Callable[[str], str]:
+    """From a path on the command line to one that is relative to the scenario file's directory."""
+
+    def moved(written: str) -> str:
+        file = Path(written)
+        return _relative(file, path.parent).as_posix() if file.is_file() else written
+
+    return moved
+
+
 def parse_axes(axes: Sequence[str], path: Path) -> dict[str, list[Any]]:
     """Axes of a sweep as written on the command line, ``key=[value, value]`` each in YAML.
 
     Args:
-        axes: as written.
+        axes: as written; a path is relative to the current directory, or else to the file's.
         path: the scenario file, which problems are reported under.
 
     Raises:
@@ -310,7 +322,7 @@ def parse_axes(axes: Sequence[str], path: Path) -> dict[str, list[Any]]:
         elif key in parsed:
             problems.append(f"{place}: is given twice. Give all values in one list.")
         else:
-            parsed[key] = values
+            parsed[key] = [_with_paths(key, value, _from_here(path)) for value in values]
     if problems:
         raise Problems(str(path), problems)
     return parsed
@@ -322,7 +334,7 @@ def _with_paths(key: str, value: Any, change: Callable[[str], str]) -> Any:
         return {
             inner: _with_paths(f"workload.{inner}", part, change) for inner, part in value.items()
         }
-    return change(value) if key == "workload.path" and isinstance(value, str) else value
+    return change(value) if is_path(key, value) else value
 
 
 def _relative(path: Path, directory: Path) -> Path:

@@ -10,22 +10,19 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from kvsim.config import Scenario, TraceWorkload
-from kvsim.config.validation import Section
+from kvsim.config import Scenario
 from kvsim.errors import KvsimError, Problems, show, unknown_name
 from kvsim.metrics.figures import flat_figures
 from kvsim.metrics.summary import SUMMARY_KEYS
+from kvsim.quantities import Quantity, value_text
+from kvsim.quantities import quantity as quantity_of
 from kvsim.units import parse_bytes, parse_bytes_per_s, parse_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
 
-REQUEST_RATE = "request_rate"
-"""Quantity: requests a second, by scaling the times of a trace."""
-CONCURRENCY = "concurrency"
-"""Quantity: sessions at once, the workload's key `concurrency`."""
 TOLERANCE = 0.02
 """Where a bisection ends: met and missed values this much apart, as a fraction."""
 NUM_DOUBLINGS_MAX = 24
@@ -245,121 +242,9 @@ def find(
         problems.append(f"low: {low:g} is not below high ({high:g}). Swap them.")
     if problems:
         raise Problems("find", problems)
-    setting = _setting(scenario, quantity)
-    bench = _Bench(scenario, setting, clauses, num_seeds, jobs, on_trial)
+    bench = _Bench(scenario, quantity_of(scenario, quantity), clauses, num_seeds, jobs, on_trial)
     lowest, highest = _ends(bench, largest, low, high)
     return _bisected(bench, objective, largest, lowest, highest, tolerance)
-
-
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    """What a value of the quantity changes.
-
-    Attributes:
-        quantity: its name.
-        overrides: from a value to dotted keys.
-        start: the value that the scenario has.
-        whole: whether only whole numbers are possible.
-    """
-
-    quantity: str
-    overrides: Callable[[float], dict[str, Any]]
-    start: float | None
-    whole: bool
-
-
-def _setting(scenario: Scenario, quantity: str) -> _Setting:
-    if quantity == REQUEST_RATE:
-        return _rate_setting(scenario)
-    if "=" in quantity:
-        return _template_setting(scenario, quantity)
-    key = _concurrency_key(scenario) if quantity == CONCURRENCY else quantity
-    section, name = _section_of(scenario, key)
-    if name in {"name", "seed", "variants", "sweep"} or name not in type(section).model_fields:
-        known = [
-            f"{key.rpartition('.')[0]}.{other}".strip(".") for other in type(section).model_fields
-        ]
-        raise KvsimError(f"quantity: {unknown_name('key', key, known)}")
-    kinds = _plain_types(type(section).model_fields[name].annotation)
-    if not kinds & {int, float}:
-        raise KvsimError(f"quantity: {key} is no number. Vary one that is, as node.num_blocks.")
-    whole = float not in kinds
-    start = getattr(section, name)
-    if key == "node.num_blocks" and start is None:
-        from kvsim.engine.simulation import derive_blocks
-
-        start = derive_blocks(scenario).num_blocks
-
-    def overrides(value: float) -> dict[str, Any]:
-        return {key: round(value) if whole else value}
-
-    is_number = isinstance(start, int | float) and not isinstance(start, bool) and start > 0
-    return _Setting(quantity, overrides, float(start) if is_number else None, whole)
-
-
-def _concurrency_key(scenario: Scenario) -> str:
-    has_sessions = "sessions" in type(scenario.workload).model_fields
-    return "workload.sessions.concurrency" if has_sessions else "workload.concurrency"
-
-
-def _template_setting(scenario: Scenario, quantity: str) -> _Setting:
-    """A number within a text, as in ``workload.sessions.starts=poisson(per_s={})``."""
-    key, _, template = quantity.partition("=")
-    if template.count("{}") != 1:
-        raise KvsimError(
-            f"quantity: {show(template)} has no place for the number. Write {{}} where it goes, as "
-            "in 'step_time.step_s={} ms'."
-        )
-    _section_of(scenario, key)
-    return _Setting(
-        quantity, lambda value: {key: template.replace("{}", f"{value:.9g}")}, None, whole=False
-    )
-
-
-def _section_of(scenario: Scenario, key: str) -> tuple[Section, str]:
-    """The section that holds a dotted key, and the key's last part."""
-    *path, last = key.split(".")
-    section: Any = scenario
-    for step in path:
-        inner = getattr(section, step, None) if step in type(section).model_fields else None
-        if not isinstance(inner, Section):
-            known = [REQUEST_RATE, CONCURRENCY, "node.num_blocks", "workload.time_scale"]
-            raise KvsimError(f"quantity: {unknown_name('key', key, known)}")
-        section = inner
-    return section, last
-
-
-def _plain_types(annotation: Any) -> set[Any]:
-    if isinstance(annotation, type) and annotation is not bool:
-        return {annotation}
-    return {kind for part in get_args(annotation) for kind in _plain_types(part)}
-
-
-def _rate_setting(scenario: Scenario) -> _Setting:
-    workload = scenario.workload
-    if not isinstance(workload, TraceWorkload):
-        raise KvsimError(
-            f"quantity: {REQUEST_RATE} needs a workload of kind trace, whose times can be scaled. "
-            "Vary a key of the workload instead."
-        )
-    from kvsim.workload import open_workload
-
-    arrivals = open_workload(workload, scenario.scheduler_block_tokens).requests
-    first_s = last_s = next(arrivals).arrival_s
-    num_later = 0
-    for request in arrivals:
-        last_s = request.arrival_s
-        num_later += 1
-    if last_s <= first_s:
-        raise KvsimError(
-            f"quantity: {REQUEST_RATE}: all requests of the trace arrive at once, so there is no "
-            "rate to scale. Vary another quantity."
-        )
-    rate_per_s = num_later / (last_s - first_s)
-    scale = workload.time_scale * rate_per_s
-    return _Setting(
-        REQUEST_RATE, lambda value: {"workload.time_scale": scale / value}, rate_per_s, whole=False
-    )
 
 
 class _Bench:
@@ -368,7 +253,7 @@ class _Bench:
     def __init__(
         self,
         scenario: Scenario,
-        setting: _Setting,
+        setting: Quantity,
         clauses: Sequence[Clause],
         num_seeds: int,
         jobs: int | None,
@@ -381,12 +266,12 @@ class _Bench:
         self.jobs = jobs
         self.tell = on_trial or (lambda trial: None)
         self.trials: dict[float, Trial] = {}
-        self.notes: list[str] = []
+        self.notes: list[str] = list(setting.notes)
         self.results: dict[float, tuple[Mapping[str, float | None], ...]] = {}
 
     def rounded(self, value: float) -> float:
         """The value nearest to it that is possible."""
-        return float(max(1, round(value))) if self.setting.whole else value
+        return self.setting.rounded(value)
 
     def meets(self, value: float) -> bool:
         """Whether a value meets the objective."""
@@ -428,7 +313,7 @@ class _Bench:
         if failed is not None or not measured:
             return Trial(value, nothing, nothing, False, True, 0, len(runs), failed)
         if not self.trials:
-            self._check_figures((*measured[0].everything, "num_blocks"), names)
+            self._check_figures(measured[0].known, names)
         self.results[value] = tuple(run.everything for run in measured)
         return self._judged(value, measured, names)
 
@@ -483,13 +368,19 @@ class _Bench:
 class _Measured:
     """Of one run: the figures asked for, their half widths over stretches, and all there are.
 
-    `everything` leaves real time out, and the size of the pool, which is no result.
+    `everything` leaves real time out, and the sizes of the pool and of tiers, which are no results;
+    `known` names all figures.
     """
 
     figures: Mapping[str, float | None]
     half_widths: Mapping[str, float]
     num_refused: int
     everything: Mapping[str, float | None]
+    known: Sequence[str]
+
+
+def _is_no_result(figure: str) -> bool:
+    return figure in {"wall_s", "num_blocks"} or figure.endswith(".capacity_bytes")
 
 
 def _measure(task: tuple[Scenario, tuple[str, ...]]) -> _Measured | str:
@@ -507,7 +398,8 @@ def _measure(task: tuple[Scenario, tuple[str, ...]]) -> _Measured | str:
         {name: flat.get(name) for name in names},
         {name: w for name, w in level_half_widths(result.requests).items() if name in names},
         result.summary["num_refused"],
-        {name: value for name, value in flat.items() if name not in {"wall_s", "num_blocks"}},
+        {name: value for name, value in flat.items() if not _is_no_result(name)},
+        tuple(flat),
     )
 
 
@@ -520,7 +412,7 @@ def _ends(
     start = bench.setting.start
     if start is None and not known:
         raise KvsimError(
-            f"quantity: {bench.setting.quantity} has no number in this scenario to start from. "
+            f"quantity: {bench.setting.name} has no number in this scenario to start from. "
             "Give low or high."
         )
     # Towards where it is easier to meet, and away from it.
@@ -552,8 +444,8 @@ def _walk(bench: _Bench, value: float, factor: float, *, until: bool) -> float:
         # Larger pools and links come to an end of their effect; smaller ones may be short of it.
         if factor > 1 and bench.same_results(value, further) and bench.meets(further) is not until:
             bench.notes.append(
-                f"From {value:g} to {further:g} all figures are the same: going further would "
-                "change nothing."
+                f"From {value_text(value)} to {value_text(further)} all figures are the same: "
+                "going further would change nothing."
             )
             return further
         value = further
@@ -592,17 +484,19 @@ def _concluded(
     value = outward[num_met - 1].value if num_met else None
     missed = outward[num_met].value if num_met < len(outward) else None
     if not monotone:
-        others = ", ".join(f"{t.value:.6g}" for t in outward[num_met:] if t.met)
+        others = ", ".join(value_text(t.value) for t in outward[num_met:] if t.met)
         notes.append(
-            f"Not monotone: {missed:.6g} misses the objective, and {others} beyond it meets it. "
-            "The answer is the last value before the first that missed; a search assumes that "
-            "there is one crossing, and here there are several."
+            f"Not monotone: {value_text(missed or 0)} misses the objective, and {others} beyond it "
+            "meets it. The answer is the last value before the first that missed; a search assumes "
+            "that there is one crossing, and here there are several."
         )
     if value is None:
         notes.append("No value that was tried meets the objective.")
     elif missed is None:
         word = "largest" if largest else "smallest"
-        notes.append(f"Every value tried meets it: {value:.6g} is only the {word} one tried.")
+        notes.append(
+            f"Every value tried meets it: {value_text(value)} is only the {word} one tried."
+        )
     unclear = [trial.value for trial in tried if trial.clear is False]
     if all(trial.clear is None or trial.message for trial in tried):
         notes.append("There is no interval for these figures: noise is not known.")
@@ -612,7 +506,7 @@ def _concluded(
             "how much a figure rests on a part of it, not what other traffic would give."
         )
     return FindResult(
-        bench.setting.quantity,
+        bench.setting.name,
         largest,
         objective,
         value,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,64 @@ def short(value: float | None) -> str:
         if abs(value) >= 0.9995 * size:
             return f"{_three_digits(value / size)}{letter}"
     return str(value) if isinstance(value, int) else _three_digits(value)
+
+
+def difference_text(row: Mapping[Any, Any]) -> str:
+    """A difference with its 95% interval, in no finer digits than its noise.
+
+    Rates are in points, times in ms: "-1.6 points (-2.0 to -1.2)", "within noise (-0.3 to +0.8
+    points)", "same".
+
+    Args:
+        row: of `kvsim.comparison.Comparison.table`.
+    """
+    if not exists(row["difference"]):
+        return NO_FIGURE
+    factor, unit = difference_unit(str(row["figure"]))
+    difference = factor * row["difference"]
+    if not exists(row["low"]):
+        if difference == 0:
+            return "same"
+        if abs(difference) >= 1000:
+            return f"{'+' if difference > 0 else ''}{short(difference)}{unit}"
+        return f"{_signed(difference, 1 + _digits(abs(difference)))}{unit}"
+    ends = [factor * row["low"], factor * row["high"]]
+    digits = _digits(max(abs(end - difference) for end in ends))
+    while row["beyond_noise"] and digits < 6 and any(round(end, digits) == 0 for end in ends):
+        digits += 1
+    low, high = (_signed(end, digits) for end in ends)
+    if not row["beyond_noise"]:
+        same = difference == 0 and ends == [0.0, 0.0]
+        return "same" if same else f"within noise ({low} to {high}{unit})"
+    return f"{_signed(difference, digits)}{unit} ({low} to {high})"
+
+
+def difference_unit(figure: str) -> tuple[float, str]:
+    """What differences of a figure are multiplied by to be shown, and their unit."""
+    is_share = figure.endswith(("_rate", "_share", "_utilization")) or figure == "goodput"
+    if is_share or figure.startswith("hit_split."):
+        return 100.0, " points"
+    if "_s." in figure or figure.endswith("_s") and not figure.endswith("per_s"):
+        return 1000.0, " ms"
+    return 1.0, ""
+
+
+def exists(value: Any) -> bool:
+    """Whether a figure is there: neither None nor NaN, which is what a frame holds for None."""
+    return value is not None and bool(value == value)
+
+
+def _digits(width: float) -> int:
+    """Decimal places that show a width with one digit, or two where the first is 1."""
+    if width <= 0:
+        return 1
+    place = math.floor(math.log10(width))
+    return int(min(6, max(0, -place + (width / 10.0**place < 2))))
+
+
+def _signed(value: float, digits: int) -> str:
+    text = f"{value:+,.{digits}f}"
+    return text if float(text.replace(",", "")) else text.lstrip("+-")
 
 
 def _plain_seconds(value_s: float | None) -> str:

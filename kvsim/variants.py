@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kvsim.config import Scenario, ScriptWorkload
+from kvsim.config import Scenario
+from kvsim.config.files import named_files
 from kvsim.provenance import provenance
 from kvsim.results import RunResult, write_run
-from kvsim.scenario import resolved_yaml
+from kvsim.scenario import resolved_yaml, shareable_yaml
 
 
 def run_variant(
@@ -44,13 +45,12 @@ def run_variant(
         objective=scenario.objective,
         warnings=simulation.warnings,
     )
-    workload = scenario.workload
     origin = provenance(
-        scenario_yaml=resolved_yaml(scenario),
+        scenario_yaml=shareable_yaml(scenario),
         seed=scenario.seed,
         started=started,
         arguments=arguments,
-        inputs=[] if isinstance(workload, ScriptWorkload) or not workload.file else [workload.file],
+        inputs=named_files(scenario).values(),
     )
     return RunResult(variant, summary, requests, timeline, scenario, origin)
 

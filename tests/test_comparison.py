@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -253,23 +255,50 @@ def test_the_command_tells_it_in_points(tmp_path: Path, traced: Scenario) -> Non
     assert "<table" in compare(swept)._repr_html_()
 
 
-@pytest.mark.parametrize(
-    ("difference", "low", "high", "beyond", "text"),
-    [
-        (0.2188, 0.1912, 0.2471, True, "+22 points (+19 to +25)"),
-        (0.00412, -0.00031, 0.0081, False, "within noise (0.0 to +0.8 points)"),
-        (0.0012, 0.0011, 0.0013, True, "+0.120 points (+0.110 to +0.130)"),
-        (-0.05, -0.099, -0.0004, True, "-5.00 points (-9.90 to -0.04)"),
-        (0.0, 0.0, 0.0, False, "same"),
-        (0.0, None, None, None, "same"),
-        (-0.0241, None, None, None, "-2.4 points"),
-        (float("nan"), None, None, None, "-"),
-    ],
-)
-def test_no_finer_digits_than_the_noise(
-    difference: float, low: Any, high: Any, beyond: Any, text: str
-) -> None:
-    from kvsim.cli.compare import _difference
+def test_tiers_are_compared_one_by_one(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
 
-    row = {"figure": "token_hit_rate", "difference": difference, "low": low, "high": high}
-    assert _difference({**row, "beyond_noise": beyond}) == text
+    from kvsim.cli import app
+
+    shared = {"kind": "cpu", "num_chunks": 200, "link": {"bandwidth": "1 GB/s"}}
+    disk = {**shared, "num_chunks": 60, "below": {"kind": "disk"}}
+    prompts = [["A", 640]], [["B", 720]], [["A", 640], ["C", 16]]
+    for name, tier in {"none": None, "cpu": shared, "disk": disk}.items():
+        scenario = Scenario.from_data(
+            {
+                "name": "tiers",
+                "model": {"groups": [{"kind": "full", "block_size": 16, "bytes_per_block": 4096}]},
+                "node": {"num_blocks": 50},
+                "offload": tier,
+                "step_time": {"kind": "constant", "step_s": 0.01},
+                "workload": {
+                    "kind": "script",
+                    "requests": [{"prompt": p, "at_s": 10 * n} for n, p in enumerate(prompts)],
+                },
+            }
+        )
+        write_variant(tmp_path, replace(kvsim.run(scenario), variant=name))
+    made = compare(tmp_path / "cpu", tmp_path / "disk", tmp_path / "none")
+    assert made.cases == ("disk", "none")
+    rows = made.table.set_index(["case", "scope", "figure"])
+    # B leaves 4 of A's 40 blocks on the device (49 - 45); 200 chunks hold the others, 60 do not.
+    stored = rows.loc[("disk", "tier cpu", "bytes_stored")]
+    loaded = rows.loc[("disk", "tier cpu, group 0", "chunks_loaded")]
+    assert stored["reference"] > 0
+    assert loaded["reference"] == 36
+    assert rows.loc[("disk", "tier cpu", "chunks_evicted"), "value"] > 0
+    assert rows.loc[("disk", "tier disk", "bytes_stored"), "value"] > 0
+    assert math.isnan(rows.loc[("disk", "tier disk", "bytes_stored"), "reference"])
+    assert math.isnan(rows.loc[("none", "tier cpu", "bytes_stored"), "value"])
+    changes = made.scenario_changes
+    of_disk = changes[changes["case"] == "disk"].set_index("key")
+    assert of_disk.loc["offload.num_chunks"].to_dict() == {
+        "case": "disk",
+        "reference": "200",
+        "value": "60",
+    }
+    # A key that is null in one and absent in the other is no change.
+    assert (changes["reference"] != changes["value"]).all()
+    shown = CliRunner().invoke(app, ["compare", *(str(tmp_path / n) for n in ("cpu", "disk"))])
+    assert shown.exit_code == 0
+    assert "tier disk, group 0" in shown.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,8 +76,8 @@ def test_the_best_policy_with_what_is_behind_it_and_what_is_not() -> None:
     assert findings.policy_findings(runs(old=0.05, new=0.25, mid=0.248), comparison) == [
         "Use new (prepend, boundary): the highest token hit rate of 3 (25.0% of prompt tokens "
         "found; TTFT p50 200 ms, p99 1.50 s).",
-        "old is behind it: token hit rate -20.0 points (-25.0 to -16.0).",
-        "Not told from it by token hit rate: mid (within noise: -1.0 to +0.6 points). Choose among "
+        "old is behind it: token hit rate -20 points (-25 to -16).",
+        "Not told from it by token hit rate: mid, within noise (-1.0 to +0.6 points). Choose among "
         "these by what else they keep.",
     ]
 
@@ -118,6 +119,13 @@ def test_capacity() -> None:
     ]
 
 
+def test_bytes_of_a_tier_are_short() -> None:
+    frame = capacities(new=[0.1, 0.29, 0.3]).rename(columns={"node.num_blocks": "offload.capacity"})
+    frame["offload.capacity"] *= 2.0**30
+    (sentence,) = findings.capacity_findings(frame, "offload.capacity")
+    assert sentence.startswith("new: 2.15TB of tier are enough for 29.0%, ")
+
+
 def test_rates() -> None:
     def line(label: str, *goodput: float | None) -> pd.DataFrame:
         rates = [1.0, 2.0, 4.0]
@@ -139,13 +147,73 @@ def test_rates() -> None:
     assert findings.rate_findings(line("new", None, None, None), "arrivals_per_s") == []
 
 
+def with_tier(frame: pd.DataFrame, link: float, **figures: list[float | None]) -> pd.DataFrame:
+    """Runs with a CPU tier: a figure a row."""
+    shown = {f"tiers.cpu.{name}": values for name, values in figures.items()}
+    zeros = {"chunks_evicted": 0, "stores_refused": 0, "capacity_bytes": 1e12}
+    missing = {f"tiers.cpu.{name}": value for name, value in zeros.items() if name not in figures}
+    return frame.assign(
+        **shown, **missing, found_rate=frame["token_hit_rate"], link_bytes_per_s=link
+    )
+
+
 def test_tiers() -> None:
-    assert findings.tier_findings(runs(old=0.1)) == [
-        "Nothing is offloaded in these runs, so they do not say how much tier to buy."
-    ]
-    frame = runs(old=0.1, new=0.2).assign(bytes_stored=[0, 5e12], bytes_loaded=[0, 2.5e11])
+    nothing = "Nothing is offloaded in these runs, so they do not say how much tier to buy."
+    assert findings.tier_findings(runs(old=0.1)) == [nothing]
+    frame = with_tier(
+        runs(old=0.1, new=0.2, mid=0.1),
+        5e10,
+        bytes_stored=[None, 5e12, 2e12],
+        bytes_loaded=[None, 2.5e11, 0],
+        used_bytes_max=[None, 1e12, 4e11],
+        chunks_evicted=[None, 7, 0],
+        loaded_share=[None, 0.04, 0.0],
+        break_even_bytes_per_s=[None, 4e9, None],
+    )
     assert findings.tier_findings(frame) == [
-        "new: 5.00TB stored to the next tier, 250GB loaded back."
+        "new: 5.00TB stored to tier cpu, 250GB loaded back (4.0% of what was stored is ever "
+        "loaded). It ran full at 1.00TB: a sweep over its capacity tells what more brings. Loading "
+        "beats computing again: the link reads 50.0GB/s, 12 times the 4.00GB/s at which both take "
+        "as long.",
+        "mid: 2.00TB stored to tier cpu, 0.00B loaded back. It held 400GB at most, so more of it "
+        "brings nothing on this workload. Nothing came back, so it did not pay.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("link", "text"),
+    [
+        (
+            2e9,
+            "Computing again would have been quicker than loading: the link reads 2.00GB/s and "
+            "would have to read 8.00GB/s.",
+        ),
+        (math.nan, "Loading is quicker than computing again above 8.00GB/s of link."),
+    ],
+)
+def test_a_tier_may_not_pay(link: float, text: str) -> None:
+    frame = with_tier(
+        runs(new=[0.1, 0.1]),
+        link,
+        bytes_stored=[1e9, 3e9],
+        bytes_loaded=[1e8, 1e8],
+        used_bytes_max=[1e9, 3e9],
+        loaded_share=[0.1, 0.1],
+        break_even_bytes_per_s=[4e9, 8e9],
+    )
+    assert findings.tier_findings(frame) == [
+        "new: 2.00GB stored to tier cpu, 100MB loaded back (10.0% of what was stored is ever "
+        f"loaded). It held 3.00GB at most, so more of it brings nothing on this workload. {text}"
+    ]
+
+
+def test_what_a_tier_has_counts_where_there_is_one() -> None:
+    frame = runs(old=0.05, new=0.25).assign(found_rate=[0.4, 0.3], link_bytes_per_s=math.nan)
+    assert findings.best_label(frame) == "new"  # no tier
+    frame["link_bytes_per_s"] = [1e9, math.nan]
+    assert findings.policy_findings(frame, None) == [
+        "Use old (append, dense): the highest hit rate of device and tier of 2 (40.0% of prompt "
+        "tokens found, 5.0% on the device; TTFT p50 200 ms, p99 1.50 s)."
     ]
 
 
@@ -178,17 +246,3 @@ def test_what_window_groups_lost() -> None:
     )
     assert findings.window_loss(requests) == 0.15
     assert findings.window_loss(requests.iloc[2:]) is None
-
-
-@pytest.mark.parametrize(
-    ("row", "text"),
-    [
-        (("ttft_s.p50", 0.128, 0.112, 0.146, True), "+128 ms (+112 to +146)"),
-        (("token_hit_rate", -0.0167, -0.027, -0.008, True), "-1.7 points (-2.7 to -0.8)"),
-        (("goodput", 0.0, -0.01, 0.02, False), "within noise: -1.0 to +2.0 points"),
-        (("evicted_blocks", 1200.0, None, None, None), "+1.2e+03"),
-    ],
-)
-def test_differences_in_words(row: tuple[Any, ...], text: str) -> None:
-    keys = ("figure", "difference", "low", "high", "beyond_noise")
-    assert findings.interval_text(dict(zip(keys, row, strict=True))) == text

@@ -19,7 +19,7 @@ LAYERS = [
     ("findings", "probe", "runs"),
     ("comparison", "frames"),
     ("search", "sweeps"),
-    ("bench", "description", "parallel", "reuse", "variants", "verify"),
+    ("bench", "description", "parallel", "quantities", "reuse", "variants", "verify"),
     ("results",),
     ("engine", "tables"),
     ("offload", "workload"),

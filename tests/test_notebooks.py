@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from kvsim.config import Scenario
-
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -49,8 +47,6 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     nbclient = pytest.importorskip("nbclient")
     nbformat = pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
-    if path.stem == "04_does_offload_pay" and "offload" not in Scenario.model_fields:
-        pytest.skip("scenarios have no offload: yet")
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
     folder = tmp_path / "notebooks"
     folder.mkdir()

@@ -346,7 +346,7 @@ def with_tier(result: RunResult) -> RunResult:
     return replace(
         result,
         summary={**result.summary, "tiers": {"cpu": cpu}},
-        timeline=result.timeline.assign(link_cpu_store_utilisation=busy),
+        timeline=result.timeline.assign(store_utilization=busy, load_utilization=busy / 100),
     )
 
 
@@ -355,8 +355,11 @@ def test_tiers_and_links(results: dict[str, RunResult]) -> None:
     ax = plots.bytes_by_tier(result)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["dense: cpu"]
     assert [bar.get_width() for bar in ax.patches] == [4000, 1000]
-    ax = plots.link_utilisation(result.timeline)
-    assert legend(ax) == ["cpu store"]
+    ax = plots.link_utilization(result.timeline)
+    assert legend(ax) == ["device to tier", "tier to device"]
+    assert ax.get_ylim() == (0, 1.05)
+    idle = result.timeline.assign(store_utilization=0.01)
+    assert plots.link_utilization(idle).get_ylim() == pytest.approx((0, 0.012))
     assert ax.get_ylabel() == "Link busy (%)"
 
 
@@ -367,7 +370,7 @@ def test_what_runs_do_not_have_is_said(results: dict[str, RunResult]) -> None:
             "results: no run has a tier. Set offload: in the scenario.",
         ),
         (
-            lambda: plots.link_utilisation(results["dense"].timeline),
+            lambda: plots.link_utilization(results["dense"].timeline),
             "timeline: knows no link. Set offload: in the scenario.",
         ),
         (lambda: plots.frame([]), "results: there are none. Give one or more."),

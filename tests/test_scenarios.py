@@ -6,21 +6,26 @@ from pathlib import Path
 
 import pytest
 
+from kvsim.config import Scenario
+from kvsim.results import load_result
 from kvsim.scenario import expand_variants, load_scenario
-from kvsim.variants import run_variant
+from kvsim.variants import run_variant, write_variant
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 SHIPPED = sorted(path for path in SCENARIOS.glob("*.yaml") if path.name != "reference.yaml")
+
+
+def small(scenario: Scenario) -> Scenario:
+    """The beginning of it."""
+    size = {"trace": {"workload.limit": 60}, "synthetic": {"workload.num_sessions": 40}}
+    return scenario.replace(size.get(scenario.workload.kind, {}))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_it_runs(path: Path) -> None:
     scenario = load_scenario(path)
     variants = expand_variants(scenario)
-    if scenario.workload.kind == "trace":
-        variants = {
-            name: variant.replace({"workload.limit": 60}) for name, variant in variants.items()
-        }
+    variants = {name: small(variant) for name, variant in variants.items()}
     results = [run_variant(variant, name) for name, variant in variants.items()]
     assert [result.variant for result in results] == list(variants)
     for result in results:
@@ -32,6 +37,23 @@ def test_it_runs(path: Path) -> None:
     same_workload = [v.workload == results[0].scenario.workload for v in variants.values()]
     for rows, same in zip(others, same_workload[1:], strict=True):
         assert not same or rows.to_numpy().tolist() == first.to_numpy().tolist()
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_the_scenario_beside_a_result_gives_it_again(path: Path, tmp_path: Path) -> None:
+    name, variant = list(expand_variants(load_scenario(path)).items())[-1]
+    result = run_variant(small(variant), name)
+    written = write_variant(tmp_path / "results", result)
+    again = run_variant(load_scenario(written / "scenario.yaml"), name)
+    for run in (result, again):
+        del run.summary["wall_s"]
+    assert again.summary == result.summary
+    assert again.requests.equals(result.requests)
+    assert load_result(written).summary.keys() == {*result.summary, "wall_s"}
+    origins = [dict(run.provenance, started=None) for run in (result, again)]
+    assert origins[0] == origins[1]
+    trace = getattr(variant.workload, "path", None)
+    assert list(origins[0]["inputs_sha256"]) == ([] if trace is None else [Path(trace).name])
 
 
 def test_the_quick_start_has_the_policies_it_promises() -> None:

@@ -181,7 +181,7 @@ def fake(monkeypatch: Any, met: Any, *, drawn: float = 0.5) -> None:
         value = scenario.engine.max_num_seqs
         figure = 0.0 if met(value, scenario.seed) else 1.0
         everything = {names[0]: figure, "of_its_own": value + scenario.seed * drawn}
-        return search._Measured({names[0]: figure}, {names[0]: 0.0}, 0, everything)
+        return search._Measured({names[0]: figure}, {names[0]: 0.0}, 0, everything, names)
 
     monkeypatch.setattr(search, "_measure", measure)
 
@@ -240,8 +240,8 @@ def test_seeds_that_change_nothing_are_left_out(monkeypatch: Any) -> None:
         ({}, "find: give either largest or smallest, and what it is of."),
         (
             {"largest": "request_rate"},
-            "quantity: request_rate needs a workload of kind trace, whose times can be scaled. "
-            "Vary a key of the workload instead.",
+            "quantity: request_rate needs a workload of kind trace or synthetic, whose times can "
+            "be scaled. Vary a key of the workload instead.",
         ),
         (
             {"smallest": "node.num_block"},

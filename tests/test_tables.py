@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kvsim.tables import percent, seconds, short, summary_table
+from kvsim.tables import difference_text, percent, seconds, short, summary_table
 
 
 def summary(**changes: Any) -> dict[str, Any]:
@@ -110,3 +110,30 @@ def test_short(value: float | None, text: str) -> None:
 def test_percent_and_seconds() -> None:
     assert (percent(None), percent(0.0), percent(0.3736)) == ("-", "0.0%", "37.4%")
     assert (seconds(None), seconds(0.0213), seconds(1.0)) == ("-", "21.3 ms", "1.00 s")
+
+
+@pytest.mark.parametrize(
+    ("difference", "low", "high", "beyond", "text"),
+    [
+        (0.2188, 0.1912, 0.2471, True, "+22 points (+19 to +25)"),
+        (0.00412, -0.00031, 0.0081, False, "within noise (0.0 to +0.8 points)"),
+        (0.0012, 0.0011, 0.0013, True, "+0.120 points (+0.110 to +0.130)"),
+        (-0.05, -0.099, -0.0004, True, "-5.00 points (-9.90 to -0.04)"),
+        (0.0, 0.0, 0.0, False, "same"),
+        (0.0, None, None, None, "same"),
+        (-0.0241, None, None, None, "-2.4 points"),
+        (float("nan"), None, None, None, "-"),
+    ],
+)
+def test_no_finer_digits_than_the_noise(
+    difference: float, low: Any, high: Any, beyond: Any, text: str
+) -> None:
+    row = {"figure": "token_hit_rate", "difference": difference, "low": low, "high": high}
+    assert difference_text({**row, "beyond_noise": beyond}) == text
+
+
+def test_differences_of_times_and_counts() -> None:
+    row = {"difference": 0.128, "low": 0.112, "high": 0.146, "beyond_noise": True}
+    assert difference_text({**row, "figure": "ttft_s.p50"}) == "+128 ms (+112 to +146)"
+    row = {"difference": 1200.0, "low": None, "high": None, "beyond_noise": None}
+    assert difference_text({**row, "figure": "evicted_blocks"}) == "+1.20k"

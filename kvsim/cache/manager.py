@@ -45,14 +45,13 @@ from kvsim.cache.groups import (
     same_spec,
 )
 from kvsim.cache.loads import allocate_load, blocks_left, leave_windows, load_arrived
-from kvsim.cache.spec import FULL, MAMBA, GroupSpec, scheduler_block_size
+from kvsim.cache.spec import FULL, MAMBA, MAX_BLOCKS, GroupSpec, scheduler_block_size
 from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
 from kvsim.policies.profiles import PROFILES, retention_problem
 from kvsim.policies.retention import DENSE
 
 MAX_LOOKAHEAD_TOKENS = 256
 """Most draft tokens an allocation may ask for on top of its new tokens."""
-_OPEN_END = 1 << POSITION_BITS
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,8 @@ class CacheConfig:
             raise ValueError("Mamba groups cannot be simulated yet; only their masks are known")
         if self.num_blocks < 2:
             raise ValueError(f"num_blocks {self.num_blocks} leaves none: block 0 is never used")
+        if self.num_blocks > MAX_BLOCKS:
+            raise ValueError(f"num_blocks {self.num_blocks} is above {MAX_BLOCKS}")
         if not 1 <= self.max_model_len < 1 << (POSITION_BITS - 1):
             raise ValueError(
                 f"max_model_len {self.max_model_len} is not in 1 .. 2**{POSITION_BITS - 1} - 1"

@@ -9,6 +9,9 @@ FULL = "full"
 SLIDING_WINDOW = "sliding_window"
 MAMBA = "mamba"
 
+MAX_BLOCKS = 1 << 24
+"""Most blocks of a pool: 160 times that of a node of today, and 2 GB of memory to simulate."""
+
 
 @dataclass(frozen=True)
 class GroupSpec:

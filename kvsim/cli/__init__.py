@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Annotated
 
@@ -49,17 +50,20 @@ app.add_typer(bench.app, name="bench")
 
 def main() -> None:
     """Run the command line; what the user can put right is printed alone, with exit code 2."""
+    if hasattr(signal, "SIGPIPE") and sys.stdout is sys.__stdout__:
+        # The reader of our output may go, as with `| head`: end as other commands do, silently.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         app()
     except KvsimError as error:
         complain(error)
         sys.exit(2)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
-        sys.stderr.close()
-        sys.exit(141)
+    except MemoryError as error:
+        complain(KvsimError(f"not enough memory: {error}. Use a smaller pool or a shorter trace."))
+        sys.exit(2)
+    except OSError as error:
+        complain(KvsimError(f"{error.filename or 'output'}: {error.strerror or error}."))
+        sys.exit(2)
 
 
 def _version(wanted: bool) -> None:

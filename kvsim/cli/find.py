@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvsim.cli.terminal import Json, Only, ScenarioFile, Settings, make_console, print_json
-from kvsim.errors import KvsimError
+from kvsim.errors import KvsimError, Problems
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from rich.console import Console
 
+    from kvsim.config import Scenario
     from kvsim.search import FindResult, Trial
 
 
@@ -32,15 +34,17 @@ def find(
         str | None,
         typer.Option(
             metavar="QUANTITY",
-            help="Find the largest request_rate, concurrency or number at a dotted key. KEY=TEXT "
-            "with {} puts the number into a text: workload.sessions.starts=poisson(per_s={}).",
+            help="Find the largest request_rate, concurrency (sessions at once) or number at a "
+            "dotted key. KEY=TEXT with {} puts the number into a text: "
+            "workload.sessions.starts=poisson(per_s={}).",
         ),
     ] = None,
     smallest: Annotated[
         str | None,
         typer.Option(
             metavar="QUANTITY",
-            help="Find the smallest number at a dotted key: node.num_blocks.",
+            help="Find the smallest number at a dotted key: node.num_blocks, offload.capacity, "
+            "offload.num_chunks, offload.link.bandwidth.",
         ),
     ] = None,
     settings: Settings = [],  # noqa: B006 - typer copies it
@@ -78,7 +82,9 @@ def find(
     loaded = load_scenario(scenario, settings)
     found: dict[str, FindResult] = {}
     console = make_console()
-    for name, variant in chosen_variants(loaded, only, scenario).items():
+    variants = chosen_variants(loaded, only, scenario)
+    _check(variants, largest or smallest or "", scenario)
+    for name, variant in variants.items():
         found[name] = search(
             variant,
             objective=objective,
@@ -99,13 +105,37 @@ def find(
         raise typer.Exit(1)
 
 
+def _check(variants: Mapping[str, Scenario], quantity: str, path: Path) -> None:
+    """Refuse a quantity that some variant has not, before the first is searched for minutes."""
+    from kvsim.quantities import REQUEST_RATE
+    from kvsim.quantities import quantity as quantity_of
+
+    if quantity == REQUEST_RATE:
+        return  # it reads the whole workload to count
+    problems: dict[str, list[str]] = {}
+    for name, variant in variants.items():
+        try:
+            quantity_of(variant, quantity)
+        except Problems:
+            raise
+        except KvsimError as error:
+            problems.setdefault(str(error), []).append(name)
+    if problems:
+        whole = list(problems.values()) == [list(variants)]
+        raise Problems(
+            str(path),
+            [f"{'' if whole else ', '.join(who) + ': '}{text}" for text, who in problems.items()],
+        )
+
+
 def _told(name: str) -> Callable[[Trial], None]:
     """Says on a terminal's standard error what was tried, since a search may take minutes."""
+    from kvsim.quantities import value_text
 
     def tell(trial: Trial) -> None:
         if sys.stderr.isatty():
             word = "met" if trial.met else "missed"
-            sys.stderr.write(f"{name}: {trial.value:.6g} {word}\n")
+            sys.stderr.write(f"{name}: {value_text(trial.value)} {word}\n")
 
     return tell
 
@@ -113,6 +143,8 @@ def _told(name: str) -> Callable[[Trial], None]:
 def _print(console: Console, name: str, result: FindResult) -> None:
     from rich import box
     from rich.table import Table
+
+    from kvsim.quantities import value_text
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
     table.add_column(result.quantity, justify="right", no_wrap=True)
@@ -124,7 +156,7 @@ def _print(console: Console, name: str, result: FindResult) -> None:
         table.add_column("seeds\nmet", justify="right")
     table.add_column("objective")
     for trial in result.tried:
-        cells = [f"{trial.value:,.6g}"]
+        cells = [value_text(trial.value)]
         for figure in figures:
             value, width = trial.figures[figure], trial.half_widths[figure]
             around = "" if width is None else f" ± {width:.2g}"
@@ -144,13 +176,17 @@ def _sure(trial: Trial) -> bool:
 
 
 def _answer(result: FindResult) -> str:
+    from kvsim.quantities import value_text
+
     word = "largest" if result.largest else "smallest"
     if result.value is None:
         return f"no {result.quantity} tried meets {result.objective}"
-    met, missed = result.bracket
-    end = "none that was tried misses it" if missed is None else f"{missed:,.6g} misses it"
+    missed = result.bracket[1]
+    end = "none that was tried misses it" if missed is None else f"{value_text(missed)} misses it"
     noise = ""
     if result.noise is not None:
-        noise = f"; within noise from {result.noise[0]:,.6g} to {result.noise[1]:,.6g}"
-    text = f"{word} {result.quantity} that meets {result.objective}: {met:,.6g}"
+        low, high = (value_text(end) for end in result.noise)
+        noise = f"; within noise from {low} to {high}"
+    found = value_text(result.value)
+    text = f"{word} {result.quantity} that meets {result.objective}: {found}"
     return f"{text} ({end}{noise})"

@@ -134,7 +134,7 @@ _KINDS: dict[str, Callable[[Runs, _Choices], Any]] = {
     "pool-groups": _of_one(lambda plots, result: plots.pool_by_group(result)),
     "evictions": _of_one(lambda plots, result: plots.evictions(result)),
     "tiers": _tiers,
-    "links": _of_one(lambda plots, result: plots.link_utilisation(result.timeline)),
+    "links": _of_one(lambda plots, result: plots.link_utilization(result.timeline)),
     "heat-map": _heat_map,
 }
 

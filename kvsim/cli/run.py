@@ -15,10 +15,12 @@ from kvsim.cli.terminal import (
     ScenarioFile,
     Settings,
     chosen_variants,
+    complain,
     make_console,
     print_json,
     progress_bars,
 )
+from kvsim.errors import KvsimError
 
 
 def run(
@@ -43,16 +45,30 @@ def run(
     out_dir = out if out is not None else Path("results") / loaded.name
     check_destination(out_dir, variants)
     summaries: dict[str, dict[str, Any]] = {}
+    failures: dict[str, list[str]] = {}  # what went wrong -> the variants
     with progress_bars(variants) as told:
         for name, variant in variants.items():
-            result = run_variant(
-                variant, name, on_progress=told(name), arguments=tuple(sys.argv[1:])
-            )
+            try:
+                result = run_variant(
+                    variant, name, on_progress=told(name), arguments=tuple(sys.argv[1:])
+                )
+            except KvsimError as error:  # the others may well run
+                failures.setdefault(str(error), []).append(name)
+                continue
             write_variant(out_dir, result)
             summaries[name] = result.summary
-    if as_json:
+    if as_json and summaries:
         print_json({"variants": summaries})
-        return
+    elif summaries:
+        _show(summaries, out_dir)
+    for text, names in failures.items():
+        where = "" if len(names) == len(variants) else f"variants.{', '.join(names)}: "
+        complain(KvsimError(f"{where}{text}"))
+    if failures:
+        raise typer.Exit(2)
+
+
+def _show(summaries: Mapping[str, Mapping[str, Any]], out_dir: Path) -> None:
     from kvsim.tables import summary_table
 
     console = make_console()

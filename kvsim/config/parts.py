@@ -58,7 +58,7 @@ class Node(Section):
         description="memory per GPU for activations and graphs; 3.4 GiB is what the KV capacity "
         "reported in vLLM #43447 leaves for them on a B300: an assumption",
     )
-    num_blocks: Annotated[int, Field(ge=2, le=2**31 - 1)] | None = Field(
+    num_blocks: Annotated[int, Field(ge=2, le=2**24)] | None = Field(
         default=None,
         description="size of the block pool, block 0 included; null derives it from memory",
     )

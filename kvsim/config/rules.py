@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from kvsim import catalog
 from kvsim.config.fields import TOKENS_MAX
+from kvsim.config.files import PATH_KEYS, named_files
 from kvsim.config.model import CustomModel
 from kvsim.config.offload import CpuOffload
 from kvsim.config.synthetic import SyntheticWorkload
 from kvsim.config.validation import Problem
-from kvsim.config.workload import TraceWorkload
 from kvsim.errors import KvsimError, show
 from kvsim.policies.chunks import chunk_bytes, interval_problem, num_chunks_in
 from kvsim.policies.profiles import retention_problem
@@ -45,16 +45,16 @@ def broken(scenario: Scenario) -> Iterator[Problem]:
 
 def missing_files(scenario: Scenario) -> list[Problem]:
     """Files a scenario names that are not there."""
-    workload = scenario.workload
-    if not isinstance(workload, TraceWorkload | SyntheticWorkload):
-        return []
-    file = workload.file
-    if file is None or file.is_file():
-        return []
-    what = "is not a file" if file.exists() else "does not exist"
-    text = f"{show(workload.path)}: {file} {what}."
-    remedy = "Give a path relative to the scenario file."
-    return [Problem("workload.path", f"{text} {remedy}", ("workload.kind",))]
+    problems = []
+    for place, file in named_files(scenario).items():
+        if not file.is_file():
+            what = "is not a file" if file.exists() else "does not exist"
+            written = getattr(scenario.workload, place.rpartition(".")[2])
+            others = "".join(f", or {name}" for name in PATH_KEYS[place])
+            remedy = f"Give a path relative to the scenario file{others}."
+            text = f"{show(written)}: {file} {what}. {remedy}"
+            problems.append(Problem(place, text, ("workload.kind",)))
+    return problems
 
 
 def _groups(model: CustomModel) -> Iterator[Problem]:

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
 
+FOUND_RATE = "found_rate"
+"""Share of prompt tokens found on the device or in a tier; without a tier, the token hit rate."""
+
 Columns = dict[str, "npt.NDArray[np.float64]"]
 """Numbers of requests by name, a row a request."""
 
@@ -39,7 +42,9 @@ def flat_figures(summary: Mapping[str, Any]) -> dict[str, float | int | None]:
 def columns_of(requests: pd.DataFrame) -> Columns:
     """The numbers of requests that figures are made of, NaN where one does not exist."""
     names = ("prompt_tokens", "hit_tokens", "ttft_s", "tpot_s", "queue_s")
-    return {name: requests[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in names}
+    columns = {name: requests[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in names}
+    loaded = requests["external_hit_tokens"].to_numpy(dtype=np.float64, na_value=np.nan)
+    return columns | {"external_hit_tokens": np.nan_to_num(loaded)}
 
 
 def column_figures(columns: Columns) -> dict[str, float]:
@@ -49,15 +54,17 @@ def column_figures(columns: Columns) -> dict[str, float]:
         columns: of `columns_of`, whole or some rows of each.
 
     Returns:
-        `token_hit_rate`, `request_hit_rate`, and mean and quantiles of `ttft_s`, `tpot_s` and
-        `queue_s`; NaN where one does not exist.
+        `token_hit_rate`, `found_rate`, `request_hit_rate`, and mean and quantiles of `ttft_s`,
+        `tpot_s` and `queue_s`; NaN where one does not exist.
     """
     nan = float("nan")
     hit_tokens = columns["hit_tokens"]
     looked_up = ~np.isnan(hit_tokens)
     num_tokens = columns["prompt_tokens"][looked_up].sum()
+    found_tokens = (hit_tokens + columns["external_hit_tokens"])[looked_up].sum()
     figures = {
         "token_hit_rate": hit_tokens[looked_up].sum() / num_tokens if num_tokens else nan,
+        FOUND_RATE: found_tokens / num_tokens if num_tokens else nan,
         "request_hit_rate": (hit_tokens[looked_up] > 0).mean() if num_tokens else nan,
     }
     for name in ("ttft_s", "tpot_s", "queue_s"):

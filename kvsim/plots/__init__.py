@@ -16,7 +16,7 @@ from kvsim.plots.pool import pool_by_group, pool_by_state
 from kvsim.plots.reuse import trace_reuse
 from kvsim.plots.style import check_picture, policy_style, save
 from kvsim.plots.survival import prefix_survival
-from kvsim.plots.tiers import bytes_by_tier, link_utilisation
+from kvsim.plots.tiers import bytes_by_tier, link_utilization
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +31,7 @@ __all__ = [
     "frame",
     "heat_map",
     "hit_rate_by_capacity",
-    "link_utilisation",
+    "link_utilization",
     "policies_side_by_side",
     "policy_style",
     "pool_by_group",

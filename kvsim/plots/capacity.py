@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 
-from kvsim.findings import KNEE_SHARE, knee
+from kvsim.findings import KNEE_SHARE, found_column, knee
 from kvsim.frames import series_of
 from kvsim.plots.lines import draw_lines, scale_x
 from kvsim.plots.style import INK, one_axes, percent_axis, short_axis, styled
@@ -32,6 +32,8 @@ def hit_rate_by_capacity(
 ) -> Axes:
     """Token hit rate over a capacity, a line a policy, with the knee of each.
 
+    Where runs have a tier, what was found there counts too.
+
     Args:
         frame: a row a run, from `kvsim.plots.frame`, that differ in the capacity.
         capacity: its column.
@@ -42,7 +44,8 @@ def hit_rate_by_capacity(
         KvsimError: a column is missing, or runs differ in something else too.
     """
     ax = one_axes(ax)
-    lines = series_of(frame, capacity, "token_hit_rate")
+    found = found_column(frame)
+    lines = series_of(frame, capacity, found)
     draw_lines(ax, lines)
     scale_x(ax, [value for line in lines for value in line.x])
     top = max(float(line.high.max()) for line in lines)
@@ -81,7 +84,8 @@ def hit_rate_by_capacity(
     if ax.get_xscale() == "linear" and len({float(v) for line in lines for v in line.x}) > 8:
         short_axis(ax.xaxis)
     ax.set_xlabel(LABELS.get(capacity, capacity))
-    ax.set_ylabel("Token hit rate (%)")
+    tier = "" if found == "token_hit_rate" else ", device and tier"
+    ax.set_ylabel(f"Token hit rate{tier} (%)")
     ax.set_title("Hit rate against capacity")
     ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
     return ax

@@ -120,7 +120,7 @@ def _shades(ax: Axes, values: np.ndarray, show: Callable[[float], str]) -> None:
 
 
 def _shown_as(figure: str) -> Callable[[float], str]:
-    if figure.endswith(("_rate", "goodput", "utilisation")):
+    if figure.endswith(("_rate", "goodput", "utilization")):
         return percent
     last = figure.split(".")[0]
     return seconds if last.endswith("_s") and not last.endswith("per_s") else short

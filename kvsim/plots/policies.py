@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from kvsim.errors import KvsimError
+from kvsim.findings import found_column
 from kvsim.frames import needed
 from kvsim.plots.style import (
     INK,
@@ -31,6 +32,7 @@ _MOST_BARS = 14
 def policies_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = None) -> list[Axes]:
     """Token hit rate, TTFT, and bytes stored of each run, in three panels with shared rows.
 
+    Where runs have a tier, what was found there is added to the hit rate as a paler part.
     Where nothing is stored (no tier), the third panel shows the cached blocks that were evicted.
 
     Args:
@@ -49,8 +51,13 @@ def policies_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = 
     styles = policy_styles(frame["policy"])
     labels = [str(label) for label in frame["label"]]
     hits = _floats(frame["token_hit_rate"])
-    _bars(panels[0], labels, hits, styles, [percent(_known(value)) for value in hits])
-    panels[0].set_xlabel("Token hit rate (%)")
+    found = _floats(frame[found_column(frame)])
+    _bars(panels[0], labels, found, styles, [percent(_known(value)) for value in found])
+    if found_column(frame) == "token_hit_rate":
+        panels[0].set_xlabel("Token hit rate (%)")
+    else:
+        _paler(panels[0], hits, found)
+        panels[0].set_xlabel("Hit rate (%), paler: in the tier")
     panels[0].set_title("Prompt tokens found")
     percent_axis(panels[0].xaxis)
 
@@ -146,6 +153,14 @@ def _bars(
     ax.grid(visible=False, axis="y")
     ax.tick_params(axis="y", length=0)
     _room(ax, values, 1.3)
+
+
+def _paler(ax: Axes, starts: Any, ends: Any) -> None:
+    """Fade the bars between two values, where there is something between."""
+    for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        if end > start:
+            ax.barh(row, end - start, left=start, height=0.62, color="white", alpha=0.55)
+            ax.vlines(start, row - 0.31, row + 0.31, color=INK, linewidth=1.1)
 
 
 def _note(ax: Axes, value: float, row: int, text: str) -> None:

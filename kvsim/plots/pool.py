@@ -86,7 +86,9 @@ def group_names(result: RunResult) -> list[str]:
     ]
 
 
-def thinned(timeline: pd.DataFrame, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarray, str]:
+def thinned(
+    timeline: pd.DataFrame, columns: Sequence[str], num_points_max: int = 500
+) -> tuple[np.ndarray, np.ndarray, str]:
     """Moments, the columns at them, and the unit of time; over many rows, means of neighbours.
 
     Returns:
@@ -95,14 +97,10 @@ def thinned(timeline: pd.DataFrame, columns: Sequence[str]) -> tuple[np.ndarray,
     times, unit = _times(timeline)
     values = np.array([np.array([*timeline[column]], dtype=float).T for column in columns])
     values = values.reshape(-1, len(times))
-    starts = np.unique(np.linspace(0, len(times), _NUM_POINTS_MAX + 1).astype(int))[:-1]
+    starts = np.unique(np.linspace(0, len(times), num_points_max + 1).astype(int))[:-1]
     sizes = np.diff(starts, append=len(times))
     means = np.add.reduceat(values, starts, axis=1) / sizes
     return times[starts], means, unit
-
-
-_NUM_POINTS_MAX = 500
-"""Points that a course of time is drawn with; more could not be seen."""
 
 
 def _times(timeline: pd.DataFrame) -> tuple[np.ndarray, str]:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
 
 from kvsim.errors import KvsimError
 from kvsim.frames import named_results, scenario_policy
 from kvsim.plots.pool import thinned
-from kvsim.plots.style import INK, one_axes, percent_axis, policy_styles, styled
+from kvsim.plots.style import INK, one_axes, policy_styles, styled
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from kvsim.frames import Results
 
-_LINK_COLUMN = re.compile(r"^link_(.+)_utilisation$")
+_LINKS = {
+    "store_utilization": "device to tier",
+    "load_utilization": "tier to device",
+    "disk_store_utilization": "tier to disk",
+    "disk_load_utilization": "disk to tier",
+}
+"""Columns of a timeline, each with the way it is about."""
+_NUM_POINTS_MAX = 60
+"""Points of a line: transfers come in bursts, and their means say more than every peak."""
 _LINE_STYLES = ("-", (0, (6, 2)), (0, (1, 1)), (0, (6, 1, 1, 1)))
 _LINE_COLORS = ("#0b2545", "#2f6fb0", "#d55e00", "#00795c")
 
@@ -54,45 +62,49 @@ def bytes_by_tier(results: Results, *, ax: Axes | None = None) -> Axes:
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_xlim(0, most / 1e9 * 1.3 if most else 1)
     ax.grid(visible=False, axis="y")
-    ax.set_xlabel("Bytes across the link (GB)")
+    ax.set_xlabel("Stored and loaded (GB)")
     ax.set_title("Bytes by tier")
     return ax
 
 
 @styled
-def link_utilisation(timeline: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+def link_utilization(timeline: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """How busy each link and direction is over time, as a share of its bandwidth.
 
+    A point is the mean over a sixtieth of the time, or over the timeline's own interval if longer.
+
     Args:
-        timeline: `RunResult.timeline` with columns `link_<name>_utilisation`, 0 to 1.
+        timeline: `RunResult.timeline`; its columns of utilization, 0 to 1.
         ax: where to draw.
 
     Raises:
         KvsimError: the timeline knows no link.
     """
-    links = [match for column in timeline.columns if (match := _LINK_COLUMN.match(str(column)))]
+    links = [name for name in _LINKS if name in timeline and timeline[name].notna().any()]
     if not links:
         raise KvsimError("timeline: knows no link. Set offload: in the scenario.")
     ax = one_axes(ax)
-    times, busy, unit = thinned(timeline, [link[0] for link in links])
+    known = timeline[timeline[links].notna().all(axis="columns")]  # some time passed before
+    times, busy, unit = thinned(known, links, _NUM_POINTS_MAX)
     for number, (link, shares) in enumerate(zip(links, busy, strict=True)):
         ax.step(
             times,
             shares,
-            where="pre",
-            color=_LINE_COLORS[number % len(_LINE_COLORS)],
-            linestyle=_LINE_STYLES[number // len(_LINE_COLORS) % len(_LINE_STYLES)]
-            if number >= len(_LINE_COLORS)
-            else _LINE_STYLES[number],
+            where="post",
+            color=_LINE_COLORS[number],
+            linestyle=_LINE_STYLES[number],
             linewidth=1.5,
-            label=link[1].replace("_", " "),
+            label=_LINKS[link],
         )
-    ax.axhline(1.0, color=INK, linewidth=1)
-    ax.set_ylim(0, 1.05)
+    most = float(np.max(busy))
+    if most > 0.5:
+        ax.axhline(1.0, color=INK, linewidth=1)
+    # A link that is hardly busy is drawn larger, or there would be nothing to see.
+    ax.set_ylim(0, 1.05 if most > 0.5 or most <= 0 else 1.2 * most)
     ax.set_xlim(float(np.min(times)), float(np.max(times)) or 1.0)
-    percent_axis(ax.yaxis)
+    ax.yaxis.set_major_formatter(PercentFormatter(1.0))
     ax.set_xlabel(f"Simulated time ({unit})")
     ax.set_ylabel("Link busy (%)")
-    ax.set_title("Link utilisation")
+    ax.set_title("Link utilization")
     ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
     return ax

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kvsim.cache.spec import MAX_BLOCKS
 from kvsim.errors import show
 
 MAX_COUNT = 2**53
 """Whole numbers above this are not exact in every JSON reader, and stand for nothing here."""
-MAX_BLOCKS = 2**24
-"""Most blocks of a pool that is followed (the largest known node has some 10**5)."""
 MAX_SEQUENCES = 2**16
 """Most requests that are followed at once."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TypeVar
 
 from kvsim.config import ScriptWorkload, SyntheticWorkload, TraceWorkload
@@ -49,7 +50,7 @@ def _open_trace(config: TraceWorkload, scheduler_block_tokens: int, seed: int) -
     if trace.block_tokens is not None and trace.block_tokens > scheduler_block_tokens:
         warnings.append(
             coarse_ids_warning(
-                trace.shown,
+                Path(trace.shown).name,
                 trace.block_tokens,
                 scheduler_block_tokens,
                 shared_tails=config.partial_tail == "shared",
@@ -89,9 +90,9 @@ def _with_notices(items: Iterator[_Item], trace: Trace, workload: Workload) -> I
     workload.warnings += trace.warnings
     if gaps_for_delays and workload.sessions is not None:
         workload.warnings.append(
-            f"{trace.shown}: no think or tool times are recorded, so a turn comes as long after "
-            "the end of the answer before it as it was recorded after its arrival: sessions last "
-            "longer than they did."
+            f"{Path(trace.shown).name}: no think or tool times are recorded, so a turn comes as "
+            "long after the end of the answer before it as it was recorded after its arrival: "
+            "sessions last longer than they did."
         )
 
 

@@ -1,7 +1,7 @@
 """How fast kvsim is, as ratios against something timed in the same run.
 
-Run with ``pytest -n 0 -m benchmark``. The engine's own times are those of its KVCacheManager for the
-first 3,000 requests of the conversation trace, on a machine where the plain loop takes 0.89 s.
+Run with ``pytest -n 0 -m benchmark``. The engine's own times are those of its KVCacheManager for
+the first 3,000 requests of the conversation trace, where the plain loop takes 0.89 s.
 """
 
 from __future__ import annotations

@@ -145,6 +145,21 @@ def test_what_is_wrong_is_said_and_nothing_is_written(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_variant_that_cannot_run_does_not_keep_the_others_from_it(
+    kvsim: Kvsim, small: Path, tmp_path: Path
+) -> None:
+    text = small.read_text() + "  tiny: {node.num_blocks: 3}\n"
+    small.write_text(text)
+    answer = kvsim("run", small, "--out", tmp_path / "out", "--json")
+    assert answer.code == 2
+    assert list(json.loads(answer.out)["variants"]) == ["dense", "boundary"]
+    assert answer.err == (
+        "variants.tiny: scenario small: 1 problem\n  workload: none of its 3 requests can run. "
+        "The first one needs 94 blocks, and the pool has 2.\n"
+    )
+    assert not (tmp_path / "out" / "tiny").exists()
+
+
 def test_foreign_files_are_not_overwritten(kvsim: Kvsim, small: Path, tmp_path: Path) -> None:
     (tmp_path / "out" / "dense").mkdir(parents=True)
     (tmp_path / "out" / "dense" / "thesis.txt").write_text("two years")

@@ -70,6 +70,7 @@ def frame(num_requests: int) -> pd.DataFrame:
             "ttft_s": numbers / 10.0,
             "tpot_s": np.full(num_requests, np.nan),
             "queue_s": np.zeros(num_requests),
+            "external_hit_tokens": pd.array([40] * num_requests, dtype="Int64"),
         }
     )
 
@@ -78,6 +79,7 @@ def test_figures_of_requests() -> None:
     figures = column_figures(columns_of(frame(10)))
     # Nine were looked up: 100 and 200 tokens three times each, and nothing three times.
     assert figures["token_hit_rate"] == 900 / 3600
+    assert figures["found_rate"] == (900 + 9 * 40) / 3600
     assert figures["request_hit_rate"] == 6 / 9
     assert figures["ttft_s.p50"] == pytest.approx(0.45)
     assert figures["ttft_s.mean"] == pytest.approx(0.45)

@@ -10,6 +10,8 @@ from typing import Any
 
 MAX_LENGTH_TOKENS = 2**31 - 1
 """Longer prompts and answers than this are taken for a mistake in the trace."""
+MAX_TIME = 2**53
+"""Later times than this, in whatever unit, are no longer exact."""
 
 
 @dataclass(slots=True)
@@ -77,6 +79,8 @@ def number_problems(row: Mapping[str, Any], name: str, unit: str) -> Iterator[st
         yield f"{name}: {shown(row[name])} is not a number of {unit}."
     elif value < 0:
         yield f"{name}: {shown(row[name])} is negative. Times are {unit} from 0."
+    elif value > MAX_TIME:
+        yield f"{name}: {shown(row[name])} is above 2**53 {unit}, where times are no longer exact."
 
 
 def as_number(value: object) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from typing import Any, Protocol
 
 from kvsim.errors import Problems
@@ -94,8 +95,9 @@ class SessionTrace:
     @property
     def warnings(self) -> list[str]:
         """What was put right so far, and what the trace cannot show."""
-        general = [f"{self.shown}: {warning}" for warning in self._reading.warnings]
-        return [*general, *self._notices.sentences(self.shown)]
+        name = Path(self.shown).name
+        general = [f"{name}: {warning}" for warning in self._reading.warnings]
+        return [*general, *self._notices.sentences(name)]
 
     def share_read(self) -> float:
         """Share of the file read so far, 0 to 1."""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kvsim.errors import Problems
@@ -181,11 +182,12 @@ class RowTrace:
     @property
     def warnings(self) -> list[str]:
         """What was put right so far, and what the trace cannot show."""
-        sentences = self._notices.sentences(self.shown)
+        name = Path(self.shown).name
+        sentences = self._notices.sentences(name)
         if self.block_tokens is None and self._options.reuse is None:
             sentences.insert(
                 0,
-                f"{self.shown}: the trace has lengths only and no reuse is drawn, so no prefix is "
+                f"{name}: the trace has lengths only and no reuse is drawn, so no prefix is "
                 "ever found again.",
             )
         return sentences

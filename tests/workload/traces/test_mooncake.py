@@ -263,8 +263,9 @@ def test_times_that_go_backwards_are_sorted_with_a_notice(trace: WriteTrace) -> 
         "0000004",
     ]
     assert [request.arrival_s for request in requests] == [1.4995, 1.4995, 1.5, 1.5]
-    assert [w.replace(found.shown, "trace") for w in found.warnings] == [
-        "trace: times out of order, so the requests were sorted by time (1 times, first on line 2)."
+    assert found.warnings == [
+        "trace.jsonl: times out of order, so the requests were sorted by time "
+        "(1 times, first on line 2)."
     ]
 
 
@@ -281,7 +282,7 @@ def test_answers_without_tokens(trace: WriteTrace) -> None:
     found = opened(path)
     assert [request.num_output_tokens for request in found.requests()] == [7, 1]
     assert found.warnings == [
-        f"{path}: answers of 0 tokens taken as 1, the least the engine makes "
+        "trace.jsonl: answers of 0 tokens taken as 1, the least the engine makes "
         "(1 times, first on line 2)."
     ]
     assert message(path, strict=True) == (
