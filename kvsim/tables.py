@@ -17,7 +17,8 @@ _THOUSANDS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 def summary_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
     """A row a variant, from summaries by name; at most 120 columns wide for names up to 22.
 
-    Refused requests get a column where there are any.
+    Refused requests get a column where there are any, and so do hits in a tier, as a share of the
+    prompt tokens.
     """
     from rich import box
     from rich.table import Table
@@ -26,10 +27,12 @@ def summary_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     table.add_column("variant", overflow="fold")
     rows = {name: _row(summary) for name, summary in summaries.items()}
+    shown = {
+        _REFUSED: any(summary["num_refused"] for summary in summaries.values()),
+        _TIER_HITS: any(summary.get("tiers") for summary in summaries.values()),
+    }
     headers = [
-        header
-        for header in (next(iter(rows.values())) if rows else {})
-        if header != _REFUSED or any(summary["num_refused"] for summary in summaries.values())
+        header for header in (next(iter(rows.values())) if rows else {}) if shown.get(header, True)
     ]
     for header in headers:
         table.add_column(header, justify="right", overflow="fold")
@@ -39,6 +42,7 @@ def summary_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 _REFUSED = "re-\nfused"
+_TIER_HITS = "tier\nhits"
 
 
 def _row(summary: Mapping[str, Any]) -> dict[str, str]:
@@ -48,6 +52,7 @@ def _row(summary: Mapping[str, Any]) -> dict[str, str]:
     took = [_plain_seconds(summary[key]) for key in ("simulated_s", "wall_s")]
     return {
         "token\nhits": percent(summary["token_hit_rate"]),
+        _TIER_HITS: percent(_tier_share(summary)),
         "hit /\nqueried": f"{hit}/{queried}",
         "request\nhits": percent(summary["request_hit_rate"]),
         _REFUSED: short(summary["num_refused"]),
@@ -60,6 +65,13 @@ def _row(summary: Mapping[str, Any]) -> dict[str, str]:
         "bytes\nout/in": f"{stored}/{loaded}",
         "sim/real\ns": "/".join(took),
     }
+
+
+def _tier_share(summary: Mapping[str, Any]) -> float | None:
+    """Share of the prompt tokens that came from a tier; None where no request ran."""
+    split = summary.get("hit_split") or {}
+    cpu, remote = split.get("cpu"), split.get("remote")
+    return None if cpu is None or remote is None else cpu + remote
 
 
 def percent(fraction: float | None) -> str:

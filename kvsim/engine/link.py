@@ -64,7 +64,8 @@ class Link:
         passed_s = lane.clock.now - since_s
         if passed_s <= 0:
             return None
-        return min(1.0, (lane.carried_bytes() - since_bytes) / (lane.bytes_per_s * passed_s))
+        share = (lane.carried_bytes() - since_bytes) / (lane.bytes_per_s * passed_s)
+        return min(1.0, max(0.0, share))  # rounding may pass either end
 
 
 class _Lane:
