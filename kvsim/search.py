@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 TOLERANCE = 0.02
 """Where a bisection ends: met and missed values this much apart, as a fraction."""
 NUM_DOUBLINGS_MAX = 24
+NUM_ALIKE_MAX = 3
+"""Halvings of a load that leave the figures of an objective as they are, after which it is given
+up: requests that arrive together stay together, however slowly they come."""
 """Most times a value is doubled or halved to find one that is met and one that is missed."""
 _COMPARISON = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|<|>)\s*(.*?)\s*")
 
@@ -287,6 +290,14 @@ class _Bench:
         pair = [self.results.get(self.rounded(one)) for one in (value, other)]
         return pair[0] is not None and pair[0] == pair[1]
 
+    def alike(self, value: float, other: float) -> bool:
+        """Whether two values gave the same figures of the objective, but for rounding."""
+        one, two = (self.trials[self.rounded(v)].figures for v in (value, other))
+        return all(
+            a is not None and b is not None and math.isclose(a, b, rel_tol=1e-6)
+            for a, b in zip(one.values(), two.values(), strict=True)
+        )
+
     def _try(self, value: float) -> Trial:
         from kvsim.parallel import each
 
@@ -433,7 +444,8 @@ def _ends(
 
 def _walk(bench: _Bench, value: float, factor: float, *, until: bool) -> float:
     """Double or halve until the objective is met, or missed, or nothing changes any more."""
-    value = bench.rounded(value)
+    value = begin = bench.rounded(value)
+    num_alike = 0
     for _ in range(NUM_DOUBLINGS_MAX):
         if bench.meets(value) is until:
             return value
@@ -446,6 +458,13 @@ def _walk(bench: _Bench, value: float, factor: float, *, until: bool) -> float:
             bench.notes.append(
                 f"From {value_text(value)} to {value_text(further)} all figures are the same: "
                 "going further would change nothing."
+            )
+            return further
+        num_alike = num_alike + 1 if bench.alike(value, further) else 0
+        if factor < 1 and until and num_alike == NUM_ALIKE_MAX:
+            bench.notes.append(
+                f"From {value_text(begin)} down to {value_text(further)} the figures of the "
+                "objective come to a stop short of it: going further would change nothing."
             )
             return further
         value = further
