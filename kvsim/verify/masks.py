@@ -8,7 +8,7 @@ from typing import Any
 from kvsim.cache.spec import GroupSpec
 from kvsim.offload.store_masks import Mask, store_masks
 from kvsim.policies.retention import reachable_block_mask, replay_boundaries
-from kvsim.verify.fields import OPS
+from kvsim.verify.fields import GROUP, OPS, field_problem
 from kvsim.verify.reading import Line, Transcript
 from kvsim.verify.report import Answer, Following
 
@@ -96,12 +96,13 @@ def _check_store_mask(transcript: Transcript, line: Line) -> None:
     fields = line.fields
     unit = fields["scheduler_block_size"]
     eagle_group = fields["eagle_group"]
+    for group in fields["groups"]:
+        if problem := field_problem(group, GROUP):
+            transcript.refuse(line.number, f"store_mask groups: {problem}")
     try:
         groups = _groups(fields["groups"], eagle_group)
-    except (KeyError, TypeError, ValueError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        transcript.refuse(line.number, f"store_mask groups: {what}")
-        return
+    except ValueError as error:
+        transcript.refuse(line.number, f"store_mask groups: {error}")
     if not groups:
         transcript.refuse(line.number, "store_mask groups: none are given")
     if eagle_group is not None and eagle_group >= len(groups):
