@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from kvsim import catalog
 from kvsim.cache.spec import FULL, MAMBA, MAX_BLOCKS, GroupSpec
 from kvsim.catalog import Gpu, KVGroup, Model
 from kvsim.errors import KvsimError, Problems
+
+if TYPE_CHECKING:
+    from kvsim.config import Scenario
 
 GIB = 1024**3
 
@@ -131,6 +136,23 @@ def derive_num_blocks(
         f"= {num_blocks:,} blocks, block 0 included",
     )
     return BlockDerivation(num_blocks, block_bytes, lines)
+
+
+def derive_blocks(scenario: Scenario) -> BlockDerivation:
+    """The size of a scenario's pool, as set or derived line by line.
+
+    Raises:
+        KvsimError: nothing says how large it is, or no memory is left for it.
+    """
+    node = scenario.node
+    return derive_num_blocks(
+        scenario.model_spec,
+        None if node.gpu is None else catalog.gpu(node.gpu),
+        scenario.num_ranks,
+        node.gpu_memory_utilization,
+        node.activation_reserve,
+        node.num_blocks,
+    )
 
 
 def num_blocks_of_request(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kvsim import catalog
-from kvsim.capacity import derive_num_blocks, group_spec, reported_concurrency
+from kvsim.capacity import derive_blocks, group_spec, reported_concurrency
 from kvsim.catalog import KVGroup
 from kvsim.config import (
     ConstantStepTime,
@@ -38,14 +38,7 @@ def describe(variants: Mapping[str, Scenario]) -> str:
 def _describe_one(scenario: Scenario) -> str:
     node, model = scenario.node, scenario.model_spec
     gpu = None if node.gpu is None else catalog.gpu(node.gpu)
-    blocks = derive_num_blocks(
-        model,
-        gpu,
-        scenario.num_ranks,
-        node.gpu_memory_utilization,
-        node.activation_reserve,
-        node.num_blocks,
-    )
+    blocks = derive_blocks(scenario)
     lines = [f"KV cache groups of {model.name} (in order):"]
     lines += [f"  {number}  {_group(group)}" for number, group in enumerate(model.groups)]
     size = scenario.scheduler_block_tokens

@@ -301,12 +301,7 @@ class KVCache:
             full_fit,
             num_reserved,
         )
-        if answer == TAKEN:
-            return True
-        self._unseat(sequence)
-        if answer == STALE_HIT:
-            raise ValueError("the hit no longer holds: blocks of it were evicted since the lookup")
-        return False
+        return self._stays(sequence, answer)
 
     def allocate_load(
         self, sequence: Sequence, hit: Hit, num_external: int, *, num_reserved: int = 0
@@ -344,12 +339,7 @@ class KVCache:
             num_external,
             num_reserved,
         )
-        if answer == TAKEN:
-            return True
-        self._unseat(sequence)
-        if answer == STALE_HIT:
-            raise ValueError("the hit no longer holds: blocks of it were evicted since the lookup")
-        return False
+        return self._stays(sequence, answer)
 
     def load_arrived(self, sequence: Sequence) -> None:
         """What ``allocate_load`` made room for is there, and is cached."""
@@ -518,6 +508,15 @@ class KVCache:
         if len(content.ends) >= self.core.tables.spans.shape[2]:  # one more for the answer
             self._widen_spans(2 * len(content.ends))
         sequence.slot = self._idle_slots.pop()
+
+    def _stays(self, sequence: Sequence, answer: int) -> bool:
+        """Whether a sequence got its first blocks; its slot is taken back where it did not."""
+        if answer == TAKEN:
+            return True
+        self._unseat(sequence)
+        if answer == STALE_HIT:
+            raise ValueError("the hit no longer holds: blocks of it were evicted since the lookup")
+        return False
 
     def _unseat(self, sequence: Sequence) -> None:
         self._idle_slots.append(sequence.slot)

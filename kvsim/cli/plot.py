@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvsim.cli.terminal import RunOrSweep
 from kvsim.errors import KvsimError, Problems, unknown_name
 
 if TYPE_CHECKING:
@@ -141,12 +142,7 @@ _KINDS: dict[str, Callable[[Runs, _Choices], Any]] = {
 
 def plot(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(_KINDS)}.")],
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN_OR_SWEEP", help="A result, a directory of results, or a sweep."
-        ),
-    ],
+    path: RunOrSweep,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A .png, .svg or .pdf. Default: KIND.png here."),

@@ -8,14 +8,11 @@ from typing import Annotated
 
 import typer
 
+from kvsim.cli.terminal import RunOrSweep
+
 
 def report(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN_OR_SWEEP", help="A result, a directory of results, or a sweep."
-        ),
-    ],
+    path: RunOrSweep,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The HTML file. Default: RUN_OR_SWEEP/report.html."),

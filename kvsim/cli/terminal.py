@@ -50,6 +50,10 @@ def _variants_like(context: typer.Context, begun: str) -> list[str]:
     return []
 
 
+RunOrSweep = Annotated[
+    Path,
+    typer.Argument(metavar="RUN_OR_SWEEP", help="A result, a directory of results, or a sweep."),
+]
 Settings = Annotated[
     list[str],
     typer.Option(

@@ -9,7 +9,7 @@ import simpy
 
 from kvsim import catalog
 from kvsim.cache.manager import CacheConfig, KVCache
-from kvsim.capacity import BlockDerivation, derive_num_blocks, group_spec
+from kvsim.capacity import derive_blocks, group_spec
 from kvsim.config import ConstantStepTime, Scenario
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import SessionFeeder
@@ -17,7 +17,7 @@ from kvsim.engine.replica import Replica
 from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.step_time import StepTimeParams, constant_step_time, step_time_params
 from kvsim.engine.tiers import make_tiers, tier_warnings
-from kvsim.errors import KvsimError, Problems
+from kvsim.errors import Problems
 from kvsim.metrics.records import RequestLog, TimelineLog
 from kvsim.metrics.summary import RunCounters
 from kvsim.workload import open_workload
@@ -39,23 +39,6 @@ class Simulation:
     timeline: TimelineLog
     counters: RunCounters
     warnings: tuple[str, ...]
-
-
-def derive_blocks(scenario: Scenario) -> BlockDerivation:
-    """The size of the pool, as set or derived line by line.
-
-    Raises:
-        KvsimError: nothing says how large it is, or no memory is left for it.
-    """
-    node = scenario.node
-    return derive_num_blocks(
-        scenario.model_spec,
-        None if node.gpu is None else catalog.gpu(node.gpu),
-        scenario.num_ranks,
-        node.gpu_memory_utilization,
-        node.activation_reserve,
-        node.num_blocks,
-    )
 
 
 def make_cache(scenario: Scenario) -> KVCache:
@@ -198,6 +181,3 @@ def _one_after_another(
         done = clock.event()
         under_way.append(done)
         replica.submit(request, done)
-
-
-__all__ = ["KvsimError", "Simulation", "derive_blocks", "make_cache", "make_step_time", "simulate"]

@@ -17,8 +17,8 @@ from kvsim.cache.coordinator import NOT_FIRST, TAKEN, Arrays, allocate, assemble
 from kvsim.engine.step_time import StepTimeParams, step_seconds
 from kvsim.jit import njit
 
-# What a request did at the end of a step.
-COMPUTED, FIRST_TOKEN, FINISHED, FIRST_AND_FINISHED = 0, 1, 2, 3
+# What a request did at the end of a step: nothing to tell, or these bits.
+COMPUTED, FIRST_TOKEN, FINISHED = 0, 1, 2
 
 # Entries of `Batch.meter`.
 BUDGET, NUM_STEPS, NUM_TOKENS = 0, 1, 2
@@ -120,7 +120,7 @@ def end_step(arrays: Arrays, batch: Batch, num_running: int) -> int:
         outcome = FIRST_TOKEN if sequence.num_tokens == sequence.num_prompt else COMPUTED
         extend(arrays, slot, sequence.output_uid, sequence.num_tokens + 1)
         if sequence.num_tokens >= sequence.end_tokens:
-            outcome += FINISHED
+            outcome |= FINISHED
         batch.outcomes[i] = outcome
         if outcome != COMPUTED:
             num_outcomes += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -110,11 +109,6 @@ class SharedTails:
             longest, tail_uid = self._tails.get(key, (0, _FIRST_TAIL_UID + len(self._tails)))
             self._tails[key] = (max(longest, tail), tail_uid)
         self._keys = np.array(sorted(self._tails), dtype=np.int64)
-
-    def applied(self, requests: Iterable[Request]) -> Iterator[Request]:
-        """The same requests with shared tails in their prompts."""
-        for request in requests:
-            yield replace(request, content=self.content(request))
 
     def content(self, request: Request) -> Content:
         """The prompt of a request with shared tails in it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,7 +29,8 @@ def prompt(ids: list[int], num_tokens: int, number: int = 0) -> Request:
 
 def shared(*prompts: tuple[list[int], int]) -> list[Request]:
     requests = [prompt(ids, length, n) for n, (ids, length) in enumerate(prompts)]
-    return list(SharedTails(BLOCK, requests).applied(requests))
+    tails = SharedTails(BLOCK, requests)
+    return [replace(request, content=tails.content(request)) for request in requests]
 
 
 def common_tokens(one: Request, other: Request) -> int:
@@ -90,7 +92,8 @@ def test_an_end_without_an_id_is_a_tail() -> None:
 def test_a_tail_inside_a_long_span() -> None:
     one = Request("0", 0.0, Content.from_spans([(5, 30), (90, 4)]), 34, 1, 90)
     two = Request("1", 0.0, Content.from_spans([(5, 60), (91, 2)]), 62, 1, 91)
-    first, second = SharedTails(BLOCK, [one, two]).applied([one, two])
+    tails = SharedTails(BLOCK, [one, two])
+    first, second = (replace(r, content=tails.content(r)) for r in (one, two))
     assert common_tokens(first, second) == 34
     assert second.content.spans()[0] == (5, 30)
     assert [length for _, length in second.content.spans()] == [30, 4, 26, 2]
