@@ -14,17 +14,17 @@ __version__ = "0.1.0"
 # Modules are not named like the functions they hold: importing a module `kvsim.run` would put it
 # in the place of the function `kvsim.run`.
 _WHERE = {
-    "Comparison": "kvsim.comparison",
-    "FindResult": "kvsim.search",
+    "Comparison": "kvsim.study.comparison",
+    "FindResult": "kvsim.study.search",
     "KvsimError": "kvsim.errors",
-    "RunResult": "kvsim.results",
-    "Scenario": "kvsim.config",
-    "SweepResult": "kvsim.sweeps",
-    "compare": "kvsim.comparison",
+    "RunResult": "kvsim.results.store",
+    "Scenario": "kvsim.scenario",
+    "SweepResult": "kvsim.study.sweeps",
+    "compare": "kvsim.study.comparison",
     "find": "kvsim.api",
-    "load_result": "kvsim.results",
-    "load_scenario": "kvsim.scenario",
-    "load_sweep": "kvsim.sweeps",
+    "load_result": "kvsim.results.store",
+    "load_scenario": "kvsim.scenario.reading",
+    "load_sweep": "kvsim.study.sweeps",
     "run": "kvsim.api",
     "sweep": "kvsim.api",
 }
@@ -50,13 +50,13 @@ __all__ = [
 if TYPE_CHECKING:
     from kvsim import plots
     from kvsim.api import find, run, sweep
-    from kvsim.comparison import Comparison, compare
-    from kvsim.config import Scenario
     from kvsim.errors import KvsimError
-    from kvsim.results import RunResult, load_result
-    from kvsim.scenario import load_scenario
-    from kvsim.search import FindResult
-    from kvsim.sweeps import SweepResult, load_sweep
+    from kvsim.results.store import RunResult, load_result
+    from kvsim.scenario import Scenario
+    from kvsim.scenario.reading import load_scenario
+    from kvsim.study.comparison import Comparison, compare
+    from kvsim.study.search import FindResult
+    from kvsim.study.sweeps import SweepResult, load_sweep
 
 
 def __getattr__(name: str) -> object:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvsim.config import Scenario
 from kvsim.errors import KvsimError, Problems, unknown_name
-from kvsim.scenario import expand_variants, load_scenario
+from kvsim.scenario import Scenario
+from kvsim.scenario.reading import expand_variants, load_scenario
 
 if TYPE_CHECKING:
-    from kvsim.results import RunResult
-    from kvsim.search import FindResult, Trial
-    from kvsim.sweeps import Progress, SweepResult
+    from kvsim.results.store import RunResult
+    from kvsim.study.search import FindResult, Trial
+    from kvsim.study.sweeps import Progress, SweepResult
 
 
 def run(scenario: Scenario | Path | str, variant: str | None = None) -> RunResult:
@@ -27,7 +27,7 @@ def run(scenario: Scenario | Path | str, variant: str | None = None) -> RunResul
         KvsimError: something is wrong with the scenario or its workload, or it has variants and
             none of them is named.
     """
-    from kvsim.variants import run_variant
+    from kvsim.results.variants import run_variant
 
     return run_variant(*_one(_scenario(scenario), variant))
 
@@ -56,7 +56,7 @@ def sweep(
     Raises:
         KvsimError: something is wrong with the sweep; a run that fails is a row of its table.
     """
-    from kvsim.sweeps import sweep as run_sweep
+    from kvsim.study.sweeps import sweep as run_sweep
 
     chosen = seeds if seeds is None or isinstance(seeds, int) else list(seeds)
     loaded = with_axes(_scenario(scenario), grid or {}, chosen)
@@ -97,8 +97,8 @@ def find(
     Raises:
         KvsimError: something is wrong with what is asked, or no run can be made.
     """
-    from kvsim.search import TOLERANCE, parse_number
-    from kvsim.search import find as search
+    from kvsim.study.search import TOLERANCE, parse_number
+    from kvsim.study.search import find as search
 
     if (largest is None) == (smallest is None):
         raise KvsimError("find: give either largest or smallest, and what it is of.")

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import kvsim
-from kvsim.config import Scenario
 from kvsim.errors import KvsimError
+from kvsim.scenario import Scenario
 
 NAMES = [
     "Comparison",
@@ -61,7 +61,7 @@ MEMBERS = {
     "Comparison": {"reference", "cases", "scenario_changes", "table", "notes"},
     "Scenario": {"name", "seed", "model", "node", "engine", "cache", "workload", "replace"},
 }
-STARTER = Path(kvsim.__file__).with_name("starter.yaml")
+STARTER = Path(kvsim.__file__).with_name("scenario") / "starter.yaml"
 
 
 def test_the_names() -> None:
@@ -85,7 +85,10 @@ def test_the_members(name: str) -> None:
 def test_no_module_hides_a_function() -> None:
     modules = {path.stem for path in Path(kvsim.__file__).parent.iterdir()}
     assert modules & set(NAMES) <= {"plots"}
-    code = "import kvsim.sweeps, kvsim.variants, kvsim.cli, kvsim; assert callable(kvsim.run)"
+    code = (
+        "import kvsim.study.sweeps, kvsim.results.variants, kvsim.cli, kvsim; "
+        "assert callable(kvsim.run)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -152,7 +155,7 @@ def test_a_scenario_says_what_it_is() -> None:
 def test_the_schema_takes_what_is_shipped_and_knows_the_keys() -> None:
     import yaml
 
-    from kvsim.schema import scenario_schema
+    from kvsim.scenario.schema import scenario_schema
 
     schema = scenario_schema()
     assert json.loads(json.dumps(schema)) == schema

@@ -5,31 +5,29 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "kvsim"
 
-# From the top down; a module may import from its own layer's package and from any layer below.
-LAYERS = [
-    ("cli",),
-    ("api", "reference_results", "report"),
-    ("plots",),
-    ("findings", "probe", "runs"),
-    ("comparison", "frames"),
-    ("search", "sweeps"),
-    ("bench", "description", "parallel", "quantities", "reuse", "variants", "verify"),
-    ("results",),
-    ("engine", "tables"),
-    ("offload", "workload"),
-    ("metrics", "provenance", "scenario", "schema"),
-    ("capacity", "config"),
-    ("cache", "catalog"),
-    ("policies", "units"),
-    ("errors", "jit"),
+# From the top down. A module may import from its own floor and from any floor below; rooms of one
+# floor that do so stand in a line, never in a circle.
+FLOORS = [
+    ("cli", "api"),
+    ("report", "plots"),
+    ("study",),
+    ("results", "verify"),
+    ("engine",),
+    ("offload", "workload", "metrics"),
+    ("scenario", "capacity", "times"),
+    ("cache", "catalog", "policies"),
+    ("errors", "units", "jit"),
 ]
-ROOMS = {
+TOP = {"__init__", "api", "errors", "units", "jit"}
+"""Modules that stand beside the rooms."""
+LIBRARIES = {
     "simpy": ("engine",),
     "matplotlib": ("plots",),
     "yaml": ("scenario", "catalog"),
@@ -62,27 +60,63 @@ def room(module: str) -> str | None:
     return parts[1] if len(parts) > 1 and parts[1] not in ("__init__", "__main__") else None
 
 
-def test_every_room_has_a_layer() -> None:
-    rooms = {room(name) for name in modules()} - {None}
-    assert rooms <= {name for layer in LAYERS for name in layer}
-
-
-def test_imports_point_down() -> None:
-    depth = {name: number for number, layer in enumerate(LAYERS) for name in layer}
-    wrong = [
-        f"{importer}:{line} imports {imported}"
+def imports_between_rooms() -> list[tuple[str, str, str]]:
+    """Importing room, imported room, and where, of every import that leaves its room."""
+    return [
+        (here, there, f"{importer}:{line} imports {imported}")
         for importer, imports in modules().items()
         for imported, line in imports
         if imported.startswith("kvsim.")
         and (here := room(importer)) is not None
-        and (there := room(imported)) in depth
+        and (there := room(imported)) is not None
         and there != here
-        and depth[there] < depth[here]
+    ]
+
+
+def test_every_room_has_a_floor() -> None:
+    rooms = {room(name) for name in modules()} - {None}
+    assert rooms == {name for floor in FLOORS for name in floor}
+
+
+def test_only_the_ground_and_the_front_stand_beside_the_rooms() -> None:
+    assert {path.stem for path in PACKAGE.glob("*.py")} == TOP
+
+
+def test_imports_point_down() -> None:
+    depth = {name: number for number, floor in enumerate(FLOORS) for name in floor}
+    wrong = [
+        what
+        for here, there, what in imports_between_rooms()
+        if there in depth and depth[there] < depth[here]
     ]
     assert wrong == []
 
 
-@pytest.mark.parametrize("library", sorted(ROOMS))
+def test_rooms_stand_in_no_circle() -> None:
+    below: dict[str, set[str]] = {}
+    for here, there, _ in imports_between_rooms():
+        below.setdefault(here, set()).add(there)
+    list(TopologicalSorter(below).static_order())  # raises where there is a circle
+
+
+def test_modules_stand_in_no_circle() -> None:
+    known = modules()
+    needs = {
+        name: {imported for imported, _ in imports if imported in known and imported != name}
+        for name, imports in known.items()
+        if not name.endswith("__init__")
+    }
+    list(TopologicalSorter(needs).static_order())
+
+
+def test_every_room_says_what_lives_there_and_what_may_come_in() -> None:
+    for path in PACKAGE.glob("*/__init__.py"):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        assert len(text.splitlines()) >= 3, path
+        assert "May come in: " in text, path
+
+
+@pytest.mark.parametrize("library", sorted(LIBRARIES))
 def test_a_library_stays_in_its_room(library: str) -> None:
     users = {
         room(importer)
@@ -90,7 +124,7 @@ def test_a_library_stays_in_its_room(library: str) -> None:
         for imported, _ in imports
         if imported.split(".")[0] == library
     }
-    assert users <= set(ROOMS[library])
+    assert users <= set(LIBRARIES[library])
 
 
 def test_importing_kvsim_is_light() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kvsim.config import Scenario
 from kvsim.metrics.records import REQUEST_COLUMNS, TIMELINE_COLUMNS
 from kvsim.metrics.summary import SUMMARY_KEYS
+from kvsim.scenario import Scenario
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

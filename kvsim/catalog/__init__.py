@@ -3,6 +3,7 @@
 The numbers live in ``gpus.yaml``, ``models.yaml`` and ``links.yaml``. Each stands beside a
 ``source`` or an ``assumption``; what is read keeps both, so that a report can say where a number
 is from.
+May come in: the ground alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The command line: the verbs, and the only place that prints."""
+"""The command line: the verbs, one file each, and the only room that prints.
+
+Reads arguments, calls the rooms below, shows what they return.
+May come in: everything.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def bench_core(
     as_json: Json = False,
 ) -> None:
     """Time the cache core alone on the prompts of a trace, one request after another."""
-    from kvsim.bench import DEFAULT_NUM_BLOCKS, time_core
+    from kvsim.study.bench import DEFAULT_NUM_BLOCKS, time_core
 
     if groups not in DEFAULT_NUM_BLOCKS:
         raise KvsimError(f"--groups: {unknown_name('groups', groups, DEFAULT_NUM_BLOCKS)}")

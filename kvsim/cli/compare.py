@@ -9,7 +9,7 @@ import typer
 
 from kvsim.cli.terminal import Json, make_console, print_json
 from kvsim.metrics.figures import FOUND_RATE
-from kvsim.tables import (
+from kvsim.results.tables import (
     NO_FIGURE,
     difference_text,
     difference_unit,
@@ -22,7 +22,7 @@ from kvsim.tables import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kvsim.comparison import Comparison
+    from kvsim.study.comparison import Comparison
 
 _MAIN = (
     "token_hit_rate",
@@ -63,7 +63,7 @@ def compare(
     Runs that differ in their seed alone are one case; differences are paired by seed. Intervals
     hold 95%. A difference whose interval holds 0 is not told from noise.
     """
-    from kvsim.comparison import compare as compare_runs
+    from kvsim.study.comparison import compare as compare_runs
 
     comparison = compare_runs(*runs)
     if as_json:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from kvsim.config import Scenario
-    from kvsim.search import FindResult, Trial
+    from kvsim.scenario import Scenario
+    from kvsim.study.search import FindResult, Trial
 
 
 def find(
@@ -75,7 +75,7 @@ def find(
     """
     from kvsim.api import find as search
     from kvsim.cli.terminal import chosen_variants
-    from kvsim.scenario import load_scenario
+    from kvsim.scenario.reading import load_scenario
 
     if (largest is None) == (smallest is None):
         raise KvsimError("find: give either --largest or --smallest, and what it is of.")
@@ -107,8 +107,8 @@ def find(
 
 def _check(variants: Mapping[str, Scenario], quantity: str, path: Path) -> None:
     """Refuse a quantity that some variant has not, before the first is searched for minutes."""
-    from kvsim.quantities import REQUEST_RATE
-    from kvsim.quantities import quantity as quantity_of
+    from kvsim.study.quantities import REQUEST_RATE
+    from kvsim.study.quantities import quantity as quantity_of
 
     if quantity == REQUEST_RATE:
         return  # it reads the whole workload to count
@@ -130,7 +130,7 @@ def _check(variants: Mapping[str, Scenario], quantity: str, path: Path) -> None:
 
 def _told(name: str) -> Callable[[Trial], None]:
     """Says on a terminal's standard error what was tried, since a search may take minutes."""
-    from kvsim.quantities import value_text
+    from kvsim.study.quantities import value_text
 
     def tell(trial: Trial) -> None:
         if sys.stderr.isatty():
@@ -144,7 +144,7 @@ def _print(console: Console, name: str, result: FindResult) -> None:
     from rich import box
     from rich.table import Table
 
-    from kvsim.quantities import value_text
+    from kvsim.study.quantities import value_text
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
     table.add_column(result.quantity, justify="right", no_wrap=True)
@@ -176,7 +176,7 @@ def _sure(trial: Trial) -> bool:
 
 
 def _answer(result: FindResult) -> str:
-    from kvsim.quantities import value_text
+    from kvsim.study.quantities import value_text
 
     word = "largest" if result.largest else "smallest"
     if result.value is None:

@@ -19,7 +19,7 @@ def new(
 
     if file.suffix not in {".yaml", ".yml"}:
         raise KvsimError(f"{file}: is no YAML file. End its name in .yaml.")
-    text = files("kvsim").joinpath("starter.yaml").read_text(encoding="utf-8")
+    text = files("kvsim.scenario").joinpath("starter.yaml").read_text(encoding="utf-8")
     try:
         with file.open("x", encoding="utf-8") as written:
             written.write(text)

@@ -14,8 +14,8 @@ from kvsim.cli.terminal import RunOrSweep
 from kvsim.errors import KvsimError, Problems, unknown_name
 
 if TYPE_CHECKING:
-    from kvsim.results import RunResult
-    from kvsim.runs import Runs
+    from kvsim.results.store import RunResult
+    from kvsim.study.runs import Runs
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class _Choices:
 
 def _hit_rate(runs: Runs, choices: _Choices) -> Any:
     from kvsim import plots
-    from kvsim.findings import CAPACITY_AXES
-    from kvsim.reuse import ceiling
+    from kvsim.study.findings import CAPACITY_AXES
+    from kvsim.study.reuse import ceiling
 
     axis = choices.x or _only_axis(runs, CAPACITY_AXES, "a capacity")
     try:
@@ -44,7 +44,7 @@ def _hit_rate(runs: Runs, choices: _Choices) -> Any:
 
 def _ttft_rate(runs: Runs, choices: _Choices) -> Any:
     from kvsim import plots
-    from kvsim.findings import RATE_AXES
+    from kvsim.study.findings import RATE_AXES
 
     axis = _only_axis(runs, RATE_AXES, "a request rate") if choices.x is None else ""
     objective = runs.scenario.objective
@@ -64,22 +64,22 @@ def _ttft(runs: Runs, choices: _Choices) -> Any:
 
 def _policies(runs: Runs, choices: _Choices) -> Any:
     from kvsim import plots
-    from kvsim.findings import other_axes
-    from kvsim.runs import labelled, mean_rows
+    from kvsim.study.findings import other_axes
+    from kvsim.study.runs import labelled, mean_rows
 
     return plots.policies_side_by_side(mean_rows(labelled(runs.frame, other_axes(runs.axes))))
 
 
 def _retention(runs: Runs, choices: _Choices) -> Any:
     from kvsim import plots
-    from kvsim.probe import read_probe
+    from kvsim.study.probe import read_probe
 
     return plots.retention_tradeoff(read_probe(_each(runs)))
 
 
 def _survival(runs: Runs, choices: _Choices) -> Any:
     from kvsim import plots
-    from kvsim.reuse import reuse
+    from kvsim.study.reuse import reuse
 
     return plots.prefix_survival(_each(runs), reuse(runs.scenario))
 
@@ -171,7 +171,7 @@ def plot(
     if kind not in _KINDS:
         raise KvsimError(f"KIND: {unknown_name('kind of plot', kind, _KINDS)}")
     from kvsim import plots
-    from kvsim.runs import read_runs
+    from kvsim.study.runs import read_runs
 
     target = out if out is not None else Path(f"{kind}.png")
     plots.check_picture(target)
@@ -205,7 +205,7 @@ def _only_axis(runs: Runs, known: dict[str, str], what: str) -> str:
 
 def _beside(runs: Runs, axis: str) -> Any:
     """The frame with other axes than the one drawn in its labels."""
-    from kvsim.findings import other_axes
-    from kvsim.runs import labelled
+    from kvsim.study.findings import other_axes
+    from kvsim.study.runs import labelled
 
     return labelled(runs.frame, other_axes(runs.axes, axis))

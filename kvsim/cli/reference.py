@@ -25,13 +25,14 @@ def update(
     ] = _DEFAULT,
 ) -> None:
     """Run scenarios and write their summaries and plots as reference."""
-    from kvsim.reference_results import update_reference
-    from kvsim.scenario import expand_variants, load_scenario
+    from kvsim.report.reference_plots import draw_reference
+    from kvsim.results.reference import update_reference
+    from kvsim.scenario.reading import expand_variants, load_scenario
 
     loaded = [list(expand_variants(load_scenario(scenario))) for scenario in scenarios]
     for scenario, variants in zip(scenarios, loaded, strict=True):
         with progress_bars(variants) as told:
-            written = update_reference(scenario, out, told)
+            written = update_reference(scenario, out, draw_reference, told)
         sys.stdout.write(f"Reference: {written}\n")
 
 
@@ -50,7 +51,7 @@ def check(
 
     Exit code 0: all hold; 1: some do not; 2: a reference or a scenario is broken.
     """
-    from kvsim.reference_results import check_reference, read_reference, references
+    from kvsim.results.reference import check_reference, read_reference, references
 
     chosen = [directory / name for name in names] if names else references(directory)
     variants = [list(only) or list(read_reference(path)["variants"]) for path in chosen]

@@ -28,7 +28,7 @@ def report(
 
     It needs no network and no other file, and prints to PDF from any browser.
     """
-    from kvsim.report import default_report, write_report
+    from kvsim.report.page import default_report, write_report
 
     written = write_report(path, out if out is not None else default_report(path), question)
     sys.stdout.write(f"Report: {written}\n")

@@ -36,9 +36,9 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run a scenario, every variant on the same arrivals, and show a table of the results."""
-    from kvsim.results import check_destination
-    from kvsim.scenario import load_scenario
-    from kvsim.variants import run_variant, write_variant
+    from kvsim.results.store import check_destination
+    from kvsim.results.variants import run_variant, write_variant
+    from kvsim.scenario.reading import load_scenario
 
     loaded = load_scenario(scenario, settings)
     variants = chosen_variants(loaded, only, scenario)
@@ -69,7 +69,7 @@ def run(
 
 
 def _show(summaries: Mapping[str, Mapping[str, Any]], out_dir: Path) -> None:
-    from kvsim.tables import summary_table
+    from kvsim.results.tables import summary_table
 
     console = make_console()
     console.print(summary_table(summaries))

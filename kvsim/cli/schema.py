@@ -10,8 +10,8 @@ def schema() -> None:
 
     With the YAML language server, put this into the first line of a scenario:
 
-    # yaml-language-server: $schema=kvsim.schema.json
+    # yaml-language-server: $schema=kvsim.scenario.schema.json
     """
-    from kvsim.schema import scenario_schema
+    from kvsim.scenario.schema import scenario_schema
 
     print_json(scenario_schema())

@@ -15,7 +15,7 @@ from kvsim.cli.terminal import Json, ScenarioFile, Settings, make_console, print
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kvsim.sweeps import Progress, SweepResult
+    from kvsim.study.sweeps import Progress, SweepResult
 
 
 def sweep(
@@ -55,8 +55,8 @@ def sweep(
     Exit code 0: all runs are done; 1: some failed, their rows say why; 2: the sweep is wrong.
     """
     from kvsim.api import sweep_destination, with_axes
-    from kvsim.scenario import load_scenario, parse_axes
-    from kvsim.sweeps import sweep as run_sweep
+    from kvsim.scenario.reading import load_scenario, parse_axes
+    from kvsim.study.sweeps import sweep as run_sweep
 
     loaded = with_axes(load_scenario(scenario, settings), parse_axes(vary, scenario), seeds)
     with _bar() as told:
@@ -146,7 +146,7 @@ def _shown(result: SweepResult) -> Table:
     from rich import box
     from rich.table import Table
 
-    from kvsim.tables import NO_FIGURE, percent, seconds, short
+    from kvsim.results.tables import NO_FIGURE, percent, seconds, short
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
     rows = _records(result)

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from kvsim.config import Scenario
+    from kvsim.scenario import Scenario
 
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
 
 
 def _keys_like(begun: str) -> list[str]:
     """Dotted keys of a scenario that begin as given, for the shell."""
-    from kvsim.config import Scenario
-    from kvsim.config.validation import sections
+    from kvsim.scenario import Scenario
+    from kvsim.scenario.validation import sections
 
     keys = {
         f"{place}.{key}" if place else key
@@ -38,7 +38,7 @@ def _keys_like(begun: str) -> list[str]:
 
 def _variants_like(context: typer.Context, begun: str) -> list[str]:
     """Variants of the scenario given before, for the shell; none where it cannot be read."""
-    from kvsim.scenario import load_scenario
+    from kvsim.scenario.reading import load_scenario
 
     for word in context.args:  # not parsed yet, as a value is missing
         if word.endswith((".yaml", ".yml")):
@@ -81,7 +81,7 @@ def chosen_variants(loaded: Scenario, only: Iterable[str], path: Path) -> dict[s
     Raises:
         KvsimError: a name is none of a variant.
     """
-    from kvsim.scenario import expand_variants
+    from kvsim.scenario.reading import expand_variants
 
     variants = expand_variants(loaded)
     unknown = [name for name in only if name not in variants]

@@ -245,7 +245,7 @@ def _sizes(text: str) -> list[int]:
 
 
 def _check_starts(starts: str | None) -> None:
-    from kvsim.config.draws import parse_starts
+    from kvsim.scenario.draws import parse_starts
 
     if starts is not None:
         try:
@@ -301,7 +301,7 @@ _WHO_SAYS = {
 def _show(trace: Path, figures: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from kvsim.tables import percent, seconds, short
+    from kvsim.results.tables import percent, seconds, short
 
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")

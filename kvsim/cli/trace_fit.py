@@ -44,7 +44,7 @@ def fit(
     Lengths, turns, pauses, starts and shared prefixes are matched; hit rates are not, so that their
     difference by LRU capacity tells what the synthetic workload does not have.
     """
-    from kvsim.scenario import as_yaml
+    from kvsim.scenario.reading import as_yaml
     from kvsim.workload.fitting import fit_trace
 
     config = _config(trace, trace_format, block_tokens, starts)
@@ -66,7 +66,7 @@ def fit(
 def _config(
     trace: Path, trace_format: str, block_tokens: int | None, starts: str | None
 ) -> dict[str, Any]:
-    from kvsim.config.draws import parse_starts
+    from kvsim.scenario.draws import parse_starts
     from kvsim.workload.traces import FORMATS
 
     known = ["auto", *FORMATS]
@@ -87,7 +87,7 @@ def _config(
 
 
 def _opened(config: dict[str, Any], seed: int) -> tuple[Any, int | None, str]:
-    from kvsim.config import TraceWorkload
+    from kvsim.scenario import TraceWorkload
     from kvsim.workload import open_workload
 
     # No model is involved, so no block of a scheduler is finer than an id.

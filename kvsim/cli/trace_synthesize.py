@@ -36,8 +36,8 @@ def synthesize(
     Nothing is simulated, so answers take no time: the turns of a session follow at think and tool
     time alone. Replay the scenario itself for a closed loop.
     """
-    from kvsim.config import SyntheticWorkload
-    from kvsim.scenario import load_scenario
+    from kvsim.scenario import SyntheticWorkload
+    from kvsim.scenario.reading import load_scenario
     from kvsim.workload.sessions import in_open_loop
     from kvsim.workload.synthetic import synthetic_sessions
     from kvsim.workload.traces.writing import write_mooncake

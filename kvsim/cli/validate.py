@@ -10,13 +10,13 @@ from kvsim.cli.terminal import ScenarioFile, Settings
 
 def validate(scenario: ScenarioFile, settings: Settings = []) -> None:  # noqa: B006
     """Check a scenario: print it as resolved and what follows from it, or all its problems."""
-    from kvsim.description import describe
-    from kvsim.scenario import expand_variants, load_scenario, resolved_yaml
+    from kvsim.scenario.description import describe
+    from kvsim.scenario.reading import expand_variants, load_scenario, resolved_yaml
 
     loaded = load_scenario(scenario, settings)
     text = describe(expand_variants(loaded))
     if loaded.sweep is not None:
-        from kvsim.sweeps import expand_sweep
+        from kvsim.study.sweeps import expand_sweep
 
         points = expand_sweep(loaded)
         wrong = [point for point in points if point.message]

@@ -8,14 +8,14 @@ from typing import Protocol
 import numpy as np
 from simpy.events import Event
 
-from kvsim.catalog.sizes import BlockSizes
+from kvsim.capacity.sizes import BlockSizes
 from kvsim.engine.clock import Clock
 from kvsim.engine.link import LOAD, STORE, Link
-from kvsim.engine.step_time import StepTimeParams, step_seconds
 from kvsim.metrics.records import NO_UTILIZATION
 from kvsim.metrics.tiers import TierFigures
 from kvsim.offload.disk import DiskConnector
 from kvsim.offload.transfers import Connector, TransferJob
+from kvsim.times.step_time import StepTimeParams, step_seconds
 
 
 class CountingConnector(Connector, Protocol):

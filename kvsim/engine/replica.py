@@ -12,8 +12,8 @@ from kvsim.cache.spec import FULL
 from kvsim.engine.clock import Clock
 from kvsim.engine.offloading import Offloading
 from kvsim.engine.scheduler import Job, Scheduler, StepPlan
-from kvsim.engine.step_time import StepTimeParams
 from kvsim.metrics.records import NO_UTILIZATION, RequestLog, RequestRecord, TimelineLog
+from kvsim.times.step_time import StepTimeParams
 from kvsim.workload.request import Request
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from kvsim.cache.content import Content
 from kvsim.cache.manager import Hit, KVCache, Sequence
-from kvsim.engine.step_time import StepTimeParams
 from kvsim.engine.stepping import (
     BUDGET,
     FINISHED,
@@ -29,6 +28,7 @@ from kvsim.engine.stepping import (
     step_duration,
 )
 from kvsim.offload.transfers import Connector, Transfers
+from kvsim.times.step_time import StepTimeParams
 from kvsim.workload.request import Request
 
 

@@ -9,17 +9,18 @@ import simpy
 
 from kvsim import catalog
 from kvsim.cache.manager import CacheConfig, KVCache
-from kvsim.capacity import derive_blocks, group_spec
-from kvsim.config import ConstantStepTime, Scenario
+from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import SessionFeeder
 from kvsim.engine.replica import Replica
 from kvsim.engine.scheduler import Scheduler
-from kvsim.engine.step_time import StepTimeParams, constant_step_time, step_time_params
 from kvsim.engine.tiers import make_tiers, tier_warnings
 from kvsim.errors import Problems
 from kvsim.metrics.records import RequestLog, TimelineLog
 from kvsim.metrics.summary import RunCounters
+from kvsim.scenario import ConstantStepTime, Scenario
+from kvsim.scenario.pool import derive_blocks
+from kvsim.times.step_time import StepTimeParams, constant_step_time, step_time_params
 from kvsim.workload import open_workload
 from kvsim.workload.request import Workload
 

@@ -14,8 +14,8 @@ import numpy as np
 from kvsim.cache.block_pool import FREE
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import NOT_FIRST, TAKEN, Arrays, allocate, assemble, extend
-from kvsim.engine.step_time import StepTimeParams, step_seconds
 from kvsim.jit import njit
+from kvsim.times.step_time import StepTimeParams, step_seconds
 
 # What a request did at the end of a step: nothing to tell, or these bits.
 COMPUTED, FIRST_TOKEN, FINISHED = 0, 1, 2

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from kvsim.cache.manager import KVCache
-from kvsim.catalog.sizes import ASSUMED_BLOCK_BYTES
-from kvsim.config import CpuOffload, MooncakeOffload, Scenario
-from kvsim.config.offload import link_spec
+from kvsim.capacity.sizes import ASSUMED_BLOCK_BYTES
 from kvsim.engine.clock import Clock
 from kvsim.engine.link import Link
 from kvsim.engine.offloading import Offloading, utilization_in_all
-from kvsim.engine.step_time import StepTimeParams
 from kvsim.metrics.tiers import TierFigures
 from kvsim.offload.connector import OffloadConnector
 from kvsim.offload.cpu_tier import ChunkTier
 from kvsim.offload.disk import DiskConnector
 from kvsim.offload.mooncake import MooncakeConnector, MooncakeStore
 from kvsim.policies.chunks import chunk_bytes, num_chunks_in
+from kvsim.scenario import CpuOffload, MooncakeOffload, Scenario
+from kvsim.scenario.offload import link_spec
+from kvsim.times.step_time import StepTimeParams
 
 
 class Tiers(Protocol):

@@ -11,7 +11,7 @@ from kvsim.metrics.tiers import SOURCES, TierFigures
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kvsim.config import Objective
+    from kvsim.scenario import Objective
 
 SUMMARY_KEYS: dict[str, str] = {
     "token_hit_rate": "hit_tokens / queried_tokens, 0 to 1",

@@ -2,6 +2,7 @@
 
 A frame is made by `frame` from results or from a sweep. Every plot draws in one style, with one
 colour for each policy everywhere; `save` writes PNG, SVG or PDF.
+May come in: studies, results and what lies below; the only room that knows matplotlib.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from kvsim.plots.tiers import bytes_by_tier, link_utilization
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kvsim.frames import Results
-    from kvsim.sweeps import SweepResult
+    from kvsim.study.frames import Results
+    from kvsim.study.sweeps import SweepResult
 
 __all__ = [
     "bytes_by_tier",
@@ -55,7 +56,7 @@ def frame(runs: SweepResult | Results) -> pd.DataFrame:
     Raises:
         KvsimError: there are none, or two results go under one name.
     """
-    from kvsim.frames import results_frame, sweep_frame
-    from kvsim.sweeps import SweepResult
+    from kvsim.study.frames import results_frame, sweep_frame
+    from kvsim.study.sweeps import SweepResult
 
     return sweep_frame(runs) if isinstance(runs, SweepResult) else results_frame(runs)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 
-from kvsim.findings import KNEE_SHARE, found_column, knee
-from kvsim.frames import series_of
 from kvsim.plots.lines import draw_lines, scale_x
 from kvsim.plots.style import INK, one_axes, percent_axis, short_axis, styled
+from kvsim.study.findings import KNEE_SHARE, found_column, knee
+from kvsim.study.frames import series_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,8 @@ def hit_rate_by_capacity(
     Args:
         frame: a row a run, from `kvsim.plots.frame`, that differ in the capacity.
         capacity: its column.
-        ceiling: token hit rate of an infinite cache, from `kvsim.reuse.ceiling`, drawn as a limit.
+        ceiling: token hit rate of an infinite cache, from `kvsim.study.reuse.ceiling`, drawn as
+            a limit.
         ax: where to draw.
 
     Raises:

@@ -10,13 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from kvsim.errors import KvsimError
-from kvsim.frames import named_results, scenario_policy, series_of
 from kvsim.plots.style import INK, one_axes, percent_axis, policy_styles, styled, widths
+from kvsim.study.frames import named_results, scenario_policy, series_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kvsim.frames import Results
+    from kvsim.study.frames import Results
 
 _MARKED = (0.5, 0.9, 0.99)
 _SPREAD_FOR_LOG = 20

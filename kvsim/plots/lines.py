@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
 from kvsim.errors import KvsimError
-from kvsim.frames import Series
 from kvsim.plots.style import policy_styles, tick
+from kvsim.study.frames import Series
 
 _SPREAD_FOR_LOG = 8
 """Largest over smallest x from which the axis is logarithmic."""

@@ -11,14 +11,14 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 
 from kvsim.errors import KvsimError
-from kvsim.frames import needed
 from kvsim.plots.pool import group_names
 from kvsim.plots.style import INK, SEQUENTIAL, one_axes, styled, text_color, tick
 from kvsim.policies.names import interval_name
-from kvsim.tables import percent, seconds, short
+from kvsim.results.tables import percent, seconds, short
+from kvsim.study.frames import needed
 
 if TYPE_CHECKING:
-    from kvsim.results import RunResult
+    from kvsim.results.store import RunResult
 
 
 @styled

@@ -10,8 +10,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from kvsim.errors import KvsimError
-from kvsim.findings import found_column
-from kvsim.frames import needed
 from kvsim.plots.style import (
     INK,
     PolicyStyle,
@@ -22,7 +20,9 @@ from kvsim.plots.style import (
     short_axis,
     styled,
 )
-from kvsim.tables import percent, seconds, short
+from kvsim.results.tables import percent, seconds, short
+from kvsim.study.findings import found_column
+from kvsim.study.frames import needed
 
 _TTFT = ("ttft_s.p50", "ttft_s.p90", "ttft_s.p99")
 _MOST_BARS = 14
@@ -104,7 +104,7 @@ def retention_tradeoff(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = Non
 
     Args:
         frame: a row a policy with `label`, `policy` and the columns of `RETENTION_COLUMNS`, from
-            `kvsim.probe.read_probe`; `sessions_kept` a count, the others fractions.
+            `kvsim.study.probe.read_probe`; `sessions_kept` a count, the others fractions.
         axes: four axes.
 
     Raises:

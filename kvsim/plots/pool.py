@@ -10,13 +10,13 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 
 from kvsim.errors import KvsimError
-from kvsim.frames import needed
 from kvsim.plots.style import BLANK, CACHED, IN_USE, MUTED, one_axes, short_axis, styled
+from kvsim.study.frames import needed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kvsim.results import RunResult
+    from kvsim.results.store import RunResult
 
 _GROUP_HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "++", "oo")
 

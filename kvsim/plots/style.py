@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from kvsim.errors import KvsimError
-from kvsim.tables import short
+from kvsim.results.tables import short
 
 INK = "#1a1a1a"
 MUTED = "#6b6b6b"

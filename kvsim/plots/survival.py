@@ -9,13 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from kvsim.errors import KvsimError
-from kvsim.frames import named_results, needed, scenario_policy
 from kvsim.plots.style import one_axes, percent_axis, policy_styles, styled
+from kvsim.study.frames import named_results, needed, scenario_policy
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kvsim.frames import Results
+    from kvsim.study.frames import Results
 
 _IDLE_S_MIN = 1.0
 _NUM_BINS = 12
@@ -32,7 +32,7 @@ def prefix_survival(results: Results, reuse: pd.DataFrame, *, ax: Axes | None = 
 
     Args:
         results: runs of one workload.
-        reuse: `kvsim.reuse.reuse` of its scenario.
+        reuse: `kvsim.study.reuse.reuse` of its scenario.
         ax: where to draw.
 
     Raises:

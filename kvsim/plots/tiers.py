@@ -9,14 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from kvsim.errors import KvsimError
-from kvsim.frames import named_results, scenario_policy
 from kvsim.plots.pool import thinned
 from kvsim.plots.style import INK, one_axes, policy_styles, styled
+from kvsim.study.frames import named_results, scenario_policy
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kvsim.frames import Results
+    from kvsim.study.frames import Results
 
 _LINKS = {
     "store_utilization": "device to tier",

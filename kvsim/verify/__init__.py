@@ -2,6 +2,7 @@
 
 `verify_file` reads one transcript and holds every answer in it against the core's. Nothing here
 decides anything.
+May come in: the engine's scheduler, offload, the cache and what lies below; no clock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What is asked of the engine: requests from a trace, a script, or made at random."""
+"""What is asked of the engine: requests from a trace, a script, or made at random.
+
+Readers of traces, sessions, generators, and what a workload offers to reuse; no engine.
+May come in: the scenario, the cache's contents and the ground.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from kvsim.config import ScriptWorkload, SyntheticWorkload, TraceWorkload
 from kvsim.errors import Problems
+from kvsim.scenario import ScriptWorkload, SyntheticWorkload, TraceWorkload
 from kvsim.workload.request import Request, Session, Workload
 from kvsim.workload.script import open_script
 from kvsim.workload.sessions import in_open_loop, with_starts

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.cache.content import Ints
-from kvsim.config.synthetic import SyntheticWorkload
 from kvsim.errors import Problems
+from kvsim.scenario.synthetic import SyntheticWorkload
 from kvsim.workload.analysis import TraceBlocks
 from kvsim.workload.request import Request
 from kvsim.workload.sessions import in_open_loop

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 
 from kvsim.cache.content import Content
-from kvsim.config import ScriptWorkload
+from kvsim.scenario import ScriptWorkload
 from kvsim.workload.request import Request, Workload
 
 

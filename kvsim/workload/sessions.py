@@ -11,8 +11,8 @@ from itertools import count
 
 import numpy as np
 
-from kvsim.config.draws import Draw, parse_starts
 from kvsim.errors import Problems
+from kvsim.scenario.draws import Draw, parse_starts
 from kvsim.workload.request import Request, Session
 from kvsim.workload.streams import stream
 

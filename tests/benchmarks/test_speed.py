@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from kvsim.bench import CoreTiming, time_core
 from kvsim.engine.simulation import simulate
-from kvsim.scenario import expand_variants, load_scenario
+from kvsim.scenario.reading import expand_variants, load_scenario
+from kvsim.study.bench import CoreTiming, time_core
 
 pytestmark = pytest.mark.benchmark
 

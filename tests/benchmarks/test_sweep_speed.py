@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kvsim
-from kvsim.parallel import num_cores
+from kvsim.study.parallel import num_cores
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "b300_conversation.yaml"
 SHARE_MAX = 0.6

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from kvsim.config import Scenario
+from kvsim.scenario import Scenario
 from kvsim.workload.analysis import TraceBlocks
 from kvsim.workload.traces import TraceOptions, open_trace_file
 

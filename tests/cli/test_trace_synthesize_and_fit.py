@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 
 from kvsim.cli.trace_fit import fit
 from kvsim.cli.trace_synthesize import synthesize
-from kvsim.config import TraceWorkload
 from kvsim.errors import KvsimError
-from kvsim.scenario import load_scenario
+from kvsim.scenario import TraceWorkload
+from kvsim.scenario.reading import load_scenario
 from kvsim.workload import open_workload
 
 SCENARIO = """\

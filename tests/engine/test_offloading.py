@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvsim.config import Scenario
-from kvsim.variants import run_variant
+from kvsim.results.variants import run_variant
+from kvsim.scenario import Scenario
 
 FULL = {"groups": [{"kind": "full", "block_size": 16, "bytes_per_block": 1000}]}
 HYBRID = {

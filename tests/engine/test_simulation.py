@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from kvsim.config import Scenario
 from kvsim.engine.clock import Clock
 from kvsim.engine.simulation import Simulation, simulate
 from kvsim.errors import Problems
+from kvsim.scenario import Scenario
 
 
 def scenario(requests: list[dict[str, Any]], **parts: Any) -> Scenario:

@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvsim.config import Objective
 from kvsim.metrics.records import RequestLog, RequestRecord
 from kvsim.metrics.summary import SUMMARY_KEYS, RunCounters, spread, summarize
 from kvsim.metrics.tiers import TierFigures
+from kvsim.scenario import Objective
 
 OF_THE_ISSUE = {
     *("token_hit_rate", "request_hit_rate", "hit_tokens", "queried_tokens", "num_requests"),

@@ -15,8 +15,8 @@ from kvsim.cache.spec import GroupSpec
 from kvsim.engine.clock import Clock
 from kvsim.engine.replica import Replica
 from kvsim.engine.scheduler import Scheduler
-from kvsim.engine.step_time import StepTimeParams, constant_step_time, step_time_params
 from kvsim.metrics.records import RequestLog, TimelineLog
+from kvsim.times.step_time import StepTimeParams, constant_step_time, step_time_params
 from kvsim.workload.request import Request
 
 WINDOWS = (

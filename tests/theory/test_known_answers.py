@@ -10,8 +10,8 @@ import pytest
 from kvsim.cache.content import Content
 from kvsim.cache.manager import CacheConfig, KVCache, Sequence
 from kvsim.cache.spec import GroupSpec
-from kvsim.config import Scenario
 from kvsim.engine.simulation import simulate
+from kvsim.scenario import Scenario
 
 FULL_16 = (GroupSpec("full", 16),)
 FULL_AND_WINDOW = (GroupSpec("full", 16), GroupSpec("sliding_window", 16, 128))
@@ -269,7 +269,7 @@ workload:
 
 
 def test_a9_written_down_as_a_scenario(tmp_path: Path) -> None:
-    from kvsim.scenario import load_scenario
+    from kvsim.scenario.reading import load_scenario
 
     for interval, answers in (("null", [0, 2000, 2000]), ("0", [0, 0, 2000])):
         path = tmp_path / "a9.yaml"

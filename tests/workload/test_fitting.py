@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kvsim.config import SyntheticWorkload
 from kvsim.errors import Problems
+from kvsim.scenario import SyntheticWorkload
 from kvsim.workload.fitting import Fit, fit_trace
 from kvsim.workload.request import Request
 from kvsim.workload.sessions import in_open_loop

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kvsim.config import TraceWorkload
 from kvsim.errors import KvsimError
+from kvsim.scenario import TraceWorkload
 from kvsim.workload import open_workload
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kvsim.config import Scenario
 from kvsim.engine.simulation import simulate
+from kvsim.scenario import Scenario
 from kvsim.workload.analysis import ideal_hit_tokens
 from kvsim.workload.traces import TraceOptions, open_trace_file
 from kvsim.workload.traces.writing import write_mooncake

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvsim.config import ScriptRequest, ScriptWorkload
+from kvsim.scenario import ScriptRequest, ScriptWorkload
 from kvsim.workload import Request, open_workload
 from kvsim.workload.script import ContentNames
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from kvsim.cache.content import Content
-from kvsim.config.draws import parse_starts
 from kvsim.errors import Problems
+from kvsim.scenario.draws import parse_starts
 from kvsim.workload.request import Request, Session, Turn
 from kvsim.workload.sessions import in_open_loop, start_times_s, with_starts
 from kvsim.workload.streams import stream

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from kvsim.config.draws import parse_starts
-from kvsim.config.synthetic import SyntheticWorkload
 from kvsim.errors import Problems
+from kvsim.scenario.draws import parse_starts
+from kvsim.scenario.synthetic import SyntheticWorkload
 from kvsim.workload.request import Session, Workload
 from kvsim.workload.sessions import in_open_loop, start_times_s
 from kvsim.workload.streams import stream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvsim.config.synthetic import Agentic
+from kvsim.scenario.synthetic import Agentic
 from kvsim.workload.conversation import Conversation
 from kvsim.workload.request import After
 from kvsim.workload.synthetic.building import SessionBuilder, SystemPrompts, Uids, conversation

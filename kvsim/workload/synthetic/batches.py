@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvsim.config.synthetic import Cycle, FewShot, OneOff
+from kvsim.scenario.synthetic import Cycle, FewShot, OneOff
 from kvsim.workload.synthetic.building import SessionBuilder, Uids, conversation
 from kvsim.workload.synthetic.drawing import Lengths, Recorded
 

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from kvsim.cache.content import UID_BITS, Content
-from kvsim.config.synthetic import WithSystemPrompt
 from kvsim.errors import Problems
+from kvsim.scenario.synthetic import WithSystemPrompt
 from kvsim.workload.conversation import Conversation
 from kvsim.workload.request import After, Request, Session, Turn
 from kvsim.workload.synthetic.drawing import Lengths, Recorded, Zipf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvsim.config.synthetic import Chat
+from kvsim.scenario.synthetic import Chat
 from kvsim.workload.request import After
 from kvsim.workload.synthetic.building import SessionBuilder, SystemPrompts, Uids, conversation
 from kvsim.workload.synthetic.drawing import Durations, Lengths, Recorded

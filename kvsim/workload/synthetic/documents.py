@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvsim.config.synthetic import DocumentQa, Rag
+from kvsim.scenario.synthetic import DocumentQa, Rag
 from kvsim.workload.request import After
 from kvsim.workload.synthetic.building import (
     PathUids,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.config.draws import Draw, parse_duration, parse_length
+from kvsim.scenario.draws import Draw, parse_duration, parse_length
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

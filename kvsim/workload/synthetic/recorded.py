@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.config import TraceWorkload
+from kvsim.scenario import TraceWorkload
 from kvsim.workload.synthetic.drawing import Recorded
 from kvsim.workload.traces import open_trace
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvsim.config.synthetic import Samples
+from kvsim.scenario.synthetic import Samples
 from kvsim.workload.conversation import Conversation
 from kvsim.workload.request import After
 from kvsim.workload.synthetic.building import SessionBuilder, Uids, conversation

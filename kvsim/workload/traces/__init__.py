@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvsim.config import TraceWorkload
+from kvsim.scenario import TraceWorkload
 from kvsim.workload.traces.formats import FORMATS, open_trace_file
 from kvsim.workload.traces.reuse import SharedPrefixes
 from kvsim.workload.traces.trace import Trace, TraceOptions

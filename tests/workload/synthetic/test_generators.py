@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvsim.config import Scenario, SyntheticWorkload
 from kvsim.errors import Problems
+from kvsim.scenario import Scenario, SyntheticWorkload
 from kvsim.workload import open_workload
 from kvsim.workload.request import Session
 from kvsim.workload.synthetic import GENERATORS, synthetic_sessions

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvsim.config import Scenario
 from kvsim.engine.simulation import Simulation, simulate
+from kvsim.scenario import Scenario
 
 
 def run(workload: dict[str, Any], *, one_by_one: bool = False, **changes: Any) -> Simulation:

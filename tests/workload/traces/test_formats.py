@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kvsim.config import TraceWorkload
 from kvsim.errors import KvsimError
+from kvsim.scenario import TraceWorkload
 from kvsim.workload.request import After, Request, Session
 from kvsim.workload.traces import FORMATS, TraceOptions, open_trace_file
 from kvsim.workload.traces.trace import Trace

@@ -1,0 +1,205 @@
+"""Memory arithmetic: how many blocks a node's GPUs hold, and how the engine reports it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvsim.cache.spec import FULL, MAMBA, MAX_BLOCKS, GroupSpec
+from kvsim.catalog import Gpu, KVGroup, Model
+from kvsim.errors import KvsimError, Problems
+
+GIB = 1024**3
+
+ACTIVATION_RESERVE_BYTES = 3_650_722_202  # 3.4 GiB
+ACTIVATION_RESERVE_REASON = (
+    "assumption: what the one public capacity figure for DeepSeek V4 Pro on 8 B300 leaves, read as "
+    "142.5 GiB of KV a GPU; measure it for other models and set it"
+)
+
+
+@dataclass(frozen=True)
+class BlockDerivation:
+    """The number of blocks of a pool, and how it came about.
+
+    Attributes:
+        num_blocks: blocks of the pool, block 0 included.
+        bytes_per_block: bytes one GPU spends on a block; None where a custom model does not say.
+        lines: the derivation, one step a line, for people.
+    """
+
+    num_blocks: int
+    bytes_per_block: int | None
+    lines: tuple[str, ...]
+
+
+def group_spec(group: KVGroup) -> GroupSpec:
+    """What the cache core needs to know of a group of the catalog."""
+    return GroupSpec(group.kind, group.block_size, group.sliding_window, group.eagle)
+
+
+def bytes_per_block_of_rank(model: Model, tensor_parallel: int) -> int | None:
+    """Bytes one GPU spends on a block of the pool: the largest group's, its share of the KV heads.
+
+    Returns:
+        The bytes, or None where a group does not say what its blocks need.
+    """
+    whole = model.bytes_per_block
+    return None if whole is None else round(whole * model.kv_share(tensor_parallel))
+
+
+def derive_num_blocks(
+    model: Model,
+    gpu: Gpu | None,
+    tensor_parallel: int,
+    gpu_memory_utilization: float,
+    activation_reserve_bytes: float = ACTIVATION_RESERVE_BYTES,
+    num_blocks_override: int | None = None,
+    activation_reserve_reason: str = ACTIVATION_RESERVE_REASON,
+) -> BlockDerivation:
+    """Blocks of the pool: what weights and the reserve leave of a GPU, over the bytes of a block.
+
+    The engine does the same: utilization times the memory that can be allocated, less weights,
+    activations and graphs, rounded down to whole blocks. Block 0 is one of them.
+
+    Args:
+        model: its weights are split evenly over the ranks, its KV as ``Model.kv_share`` says.
+        gpu: every rank has one; None where ``num_blocks_override`` is given.
+        tensor_parallel: number of ranks.
+        gpu_memory_utilization: part of the memory that can be allocated, above 0 and up to 1.
+        activation_reserve_bytes: activations and graphs of one GPU.
+        num_blocks_override: use this number instead, block 0 included.
+        activation_reserve_reason: said beside the reserve.
+
+    Raises:
+        Problems: the model does not say what its weights or blocks need.
+        KvsimError: less than two blocks fit (block 0 holds nothing).
+    """
+    block_bytes = bytes_per_block_of_rank(model, tensor_parallel)
+    if num_blocks_override is not None:
+        line = f"= {num_blocks_override:,} blocks, block 0 included: node.num_blocks, not derived"
+        return BlockDerivation(num_blocks_override, block_bytes, (line,))
+    if gpu is None:
+        raise KvsimError("node.gpu: is missing. Name one, or give node.num_blocks.")
+    problems = []
+    if model.weight_bytes is None:
+        problems.append("weight_bytes: is missing. Give it, or node.num_blocks.")
+    if block_bytes is None:
+        problems += [
+            f"groups[{place}].bytes_per_block: is missing. Give it, or node.num_blocks."
+            for place, group in enumerate(model.groups)
+            if group.bytes_per_block is None
+        ]
+    if model.weight_bytes is None or block_bytes is None:
+        raise Problems(f"model {model.name}", problems)
+
+    usable_bytes = gpu.hbm_bytes * gpu_memory_utilization
+    weight_bytes = model.weight_bytes / tensor_parallel
+    kv_bytes = usable_bytes - weight_bytes - activation_reserve_bytes
+    num_blocks = int(kv_bytes // block_bytes)
+    if num_blocks < 2:
+        left = _gib(kv_bytes) if kv_bytes > 0 else "nothing"
+        raise KvsimError(
+            f"node: {gpu.name} has {_gib(usable_bytes)} at gpu_memory_utilization "
+            f"{gpu_memory_utilization:g}; weights of {model.name} over {tensor_parallel} "
+            f"{'GPU' if tensor_parallel == 1 else 'GPUs'} take {_gib(weight_bytes)} and "
+            f"activations {_gib(activation_reserve_bytes)}, so {left} is left and a pool "
+            f"needs two blocks of {block_bytes:,} bytes. Use more GPUs, a larger GPU or a higher "
+            "utilization."
+        )
+    if num_blocks > MAX_BLOCKS:
+        raise KvsimError(
+            f"node: {_gib(kv_bytes)} of KV hold {num_blocks:,} blocks of {block_bytes:,} bytes, "
+            f"and a pool has at most {MAX_BLOCKS:,}. Set node.num_blocks, or larger blocks."
+        )
+    share = model.kv_share(tensor_parallel)
+    held = "all of the KV on every rank" if share == 1.0 else f"{share:g} of the KV on each rank"
+    largest = max(model.groups, key=lambda group: group.bytes_per_block or 0)
+    lines = (
+        f"  {_gib(gpu.hbm_bytes)} HBM of a {gpu.name} that can be allocated"
+        + _because(gpu.origins.get("hbm_bytes")),
+        f"x {gpu_memory_utilization:g} gpu_memory_utilization = {_gib(usable_bytes)}",
+        f"- {_gib(weight_bytes)} weights: {model.weight_bytes / 1e9:,.1f} GB over "
+        f"{tensor_parallel} rank(s)" + _because(model.origins.get("weight_bytes")),
+        f"- {_gib(activation_reserve_bytes)} reserve for activations and graphs"
+        + _because(activation_reserve_reason),
+        f"= {_gib(kv_bytes)} KV of a GPU",
+        f"/ {block_bytes:,} bytes a block: the largest group's"
+        + (f", {largest.name}" if largest.name else "")
+        + f"; {held}"
+        + _because(largest.origin),
+        f"= {num_blocks:,} blocks, block 0 included",
+    )
+    return BlockDerivation(num_blocks, block_bytes, lines)
+
+
+def num_blocks_of_request(
+    groups: Sequence[GroupSpec], max_model_len: int, max_in_flight_tokens: int
+) -> tuple[int, ...]:
+    """Blocks each group takes for a request of ``max_model_len`` tokens.
+
+    Full attention takes ``ceil(tokens / block)``, a window group its admission cap.
+
+    Args:
+        groups: full attention and sliding windows.
+        max_model_len: tokens of the request.
+        max_in_flight_tokens: tokens scheduled and not yet done: ``max_num_batched_tokens``.
+
+    Raises:
+        KvsimError: a Mamba group, which is not supported here.
+    """
+    counts = []
+    for group in groups:
+        if group.kind == MAMBA:
+            raise KvsimError("groups: concurrency with mamba groups is not supported yet.")
+        whole = -(-max_model_len // group.block_size)
+        cap = group.admission_cap(max_in_flight_tokens, max_model_len)
+        counts.append(whole if group.kind == FULL or cap is None else cap)
+    return tuple(counts)
+
+
+def reported_concurrency(
+    num_blocks: int,
+    groups: Sequence[GroupSpec],
+    max_model_len: int,
+    max_in_flight_tokens: int,
+) -> float:
+    """Requests of ``max_model_len`` that fit at once, as vLLM 0.33 reports it (#48317).
+
+    ``num_blocks`` over the sum of the groups' blocks. It says nothing about cached sessions.
+    """
+    return num_blocks / sum(num_blocks_of_request(groups, max_model_len, max_in_flight_tokens))
+
+
+def reported_concurrency_before_0_33(
+    num_blocks: int,
+    groups: Sequence[GroupSpec],
+    group_bytes_per_block: Sequence[int],
+    max_model_len: int,
+    max_in_flight_tokens: int,
+) -> float:
+    """The same as vLLM reported it before #48317; the two cannot be compared.
+
+    ``num_blocks / ceil(bytes of a request / bytes of a full page)``: each group counts with the
+    bytes its own blocks need, a full page being the largest group's block.
+
+    Args:
+        num_blocks: blocks of the pool.
+        groups: the groups.
+        group_bytes_per_block: bytes a block of each group needs, in the order of ``groups``.
+        max_model_len: tokens of a request.
+        max_in_flight_tokens: tokens scheduled and not yet done.
+    """
+    counts = num_blocks_of_request(groups, max_model_len, max_in_flight_tokens)
+    request_bytes = sum(
+        count * size for count, size in zip(counts, group_bytes_per_block, strict=True)
+    )
+    return num_blocks / -(-request_bytes // max(group_bytes_per_block))
+
+
+def _gib(num_bytes: float) -> str:
+    return f"{num_bytes / GIB:,.2f} GiB"
+
+
+def _because(reason: str | None) -> str:
+    return f" ({reason})" if reason else ""

@@ -1,0 +1,166 @@
+"""Runs side by side as a table for people: the only place where fractions become percent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+NO_FIGURE = "-"
+"""Shown where a figure does not exist."""
+_THOUSANDS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def summary_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
+    """A row a variant, from summaries by name; at most 120 columns wide for names up to 22.
+
+    Refused requests get a column where there are any, and so do hits in a tier, as a share of the
+    prompt tokens.
+    """
+    from rich import box
+    from rich.table import Table
+
+    # Folded, never cut: in a narrow terminal a figure in two lines is better than half of one.
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table.add_column("variant", overflow="fold")
+    rows = {name: _row(summary) for name, summary in summaries.items()}
+    shown = {
+        _REFUSED: any(summary["num_refused"] for summary in summaries.values()),
+        _TIER_HITS: any(summary.get("tiers") for summary in summaries.values()),
+    }
+    headers = [
+        header for header in (next(iter(rows.values())) if rows else {}) if shown.get(header, True)
+    ]
+    for header in headers:
+        table.add_column(header, justify="right", overflow="fold")
+    for name, row in rows.items():
+        table.add_row(name, *(row[header] for header in headers))
+    return table
+
+
+_REFUSED = "re-\nfused"
+_TIER_HITS = "tier\nhits"
+
+
+def _row(summary: Mapping[str, Any]) -> dict[str, str]:
+    hit, queried = short(summary["hit_tokens"]), short(summary["queried_tokens"])
+    ttft = [_plain_seconds(summary["ttft_s"][key]) for key in ("p50", "p90", "p99")]
+    stored, loaded = short(summary["bytes_stored"]), short(summary["bytes_loaded"])
+    took = [_plain_seconds(summary[key]) for key in ("simulated_s", "wall_s")]
+    return {
+        "token\nhits": percent(summary["token_hit_rate"]),
+        _TIER_HITS: percent(_tier_share(summary)),
+        "hit /\nqueried": f"{hit}/{queried}",
+        "request\nhits": percent(summary["request_hit_rate"]),
+        _REFUSED: short(summary["num_refused"]),
+        "TTFT s\np50/p90/p99": "/".join(ttft),
+        "TPOT\np50": seconds(summary["tpot_s"]["p50"]),
+        "req\n/s": short(summary["requests_per_s"]),
+        "output\ntok/s": short(summary["output_tokens_per_s"]),
+        "pre-\nempted": short(summary["preemptions"]),
+        "evicted\nblocks": short(summary["evicted_blocks"]),
+        "bytes\nout/in": f"{stored}/{loaded}",
+        "sim/real\ns": "/".join(took),
+    }
+
+
+def _tier_share(summary: Mapping[str, Any]) -> float | None:
+    """Share of the prompt tokens that came from a tier; None where no request ran."""
+    split = summary.get("hit_split") or {}
+    cpu, remote = split.get("cpu"), split.get("remote")
+    return None if cpu is None or remote is None else cpu + remote
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction as percent with one digit."""
+    return NO_FIGURE if fraction is None else f"{100 * fraction:.1f}%"
+
+
+def seconds(value_s: float | None) -> str:
+    """A time with three digits, in ms below a second."""
+    if value_s is None:
+        return NO_FIGURE
+    return f"{_three_digits(1000 * value_s)} ms" if value_s < 1 else f"{_three_digits(value_s)} s"
+
+
+def short(value: float | None) -> str:
+    """A count or rate with three digits, in thousands, millions and so on (powers of 1000)."""
+    if value is None:
+        return NO_FIGURE
+    for size, letter in _THOUSANDS:
+        if abs(value) >= 0.9995 * size:
+            return f"{_three_digits(value / size)}{letter}"
+    return str(value) if isinstance(value, int) else _three_digits(value)
+
+
+def difference_text(row: Mapping[Any, Any]) -> str:
+    """A difference with its 95% interval, in no finer digits than its noise.
+
+    Rates are in points, times in ms: "-1.6 points (-2.0 to -1.2)", "within noise (-0.3 to +0.8
+    points)", "same".
+
+    Args:
+        row: of `kvsim.study.comparison.Comparison.table`.
+    """
+    if not exists(row["difference"]):
+        return NO_FIGURE
+    factor, unit = difference_unit(str(row["figure"]))
+    difference = factor * row["difference"]
+    if not exists(row["low"]):
+        if difference == 0:
+            return "same"
+        if abs(difference) >= 1000:
+            return f"{'+' if difference > 0 else ''}{short(difference)}{unit}"
+        return f"{_signed(difference, 1 + _digits(abs(difference)))}{unit}"
+    ends = [factor * row["low"], factor * row["high"]]
+    digits = _digits(max(abs(end - difference) for end in ends))
+    while row["beyond_noise"] and digits < 6 and any(round(end, digits) == 0 for end in ends):
+        digits += 1
+    low, high = (_signed(end, digits) for end in ends)
+    if not row["beyond_noise"]:
+        same = difference == 0 and ends == [0.0, 0.0]
+        return "same" if same else f"within noise ({low} to {high}{unit})"
+    return f"{_signed(difference, digits)}{unit} ({low} to {high})"
+
+
+def difference_unit(figure: str) -> tuple[float, str]:
+    """What differences of a figure are multiplied by to be shown, and their unit."""
+    is_share = figure.endswith(("_rate", "_share", "_utilization")) or figure == "goodput"
+    if is_share or figure.startswith("hit_split."):
+        return 100.0, " points"
+    if "_s." in figure or figure.endswith("_s") and not figure.endswith("per_s"):
+        return 1000.0, " ms"
+    return 1.0, ""
+
+
+def exists(value: Any) -> bool:
+    """Whether a figure is there: neither None nor NaN, which is what a frame holds for None."""
+    return value is not None and bool(value == value)
+
+
+def _digits(width: float) -> int:
+    """Decimal places that show a width with one digit, or two where the first is 1."""
+    if width <= 0:
+        return 1
+    place = math.floor(math.log10(width))
+    return int(min(6, max(0, -place + (width / 10.0**place < 2))))
+
+
+def _signed(value: float, digits: int) -> str:
+    text = f"{value:+,.{digits}f}"
+    return text if float(text.replace(",", "")) else text.lstrip("+-")
+
+
+def _plain_seconds(value_s: float | None) -> str:
+    return NO_FIGURE if value_s is None else _three_digits(value_s)
+
+
+def _three_digits(value: float) -> str:
+    if abs(value) >= 99.95:
+        return f"{value:.0f}"
+    if abs(value) >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}"

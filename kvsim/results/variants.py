@@ -1,0 +1,67 @@
+"""Runs a scenario: simulates each variant, makes its summary, and writes what there is to keep."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kvsim.results.provenance import provenance
+from kvsim.results.store import RunResult, write_run
+from kvsim.scenario import Scenario
+from kvsim.scenario.files import named_files
+from kvsim.scenario.reading import resolved_yaml, shareable_yaml
+
+
+def run_variant(
+    scenario: Scenario,
+    variant: str = "default",
+    *,
+    on_progress: Callable[[float], None] | None = None,
+    arguments: Sequence[str] = (),
+) -> RunResult:
+    """Simulate one scenario without variants.
+
+    Args:
+        scenario: one of `expand_variants`.
+        variant: its name.
+        on_progress: told the share of the workload that has arrived, 0 to 1.
+        arguments: the command line after the program's name, for the provenance.
+
+    Raises:
+        KvsimError: the workload cannot be read, or none of its requests can run.
+    """
+    from kvsim.engine.simulation import simulate
+    from kvsim.metrics.summary import summarize
+
+    started, start_s = datetime.now(UTC), time.perf_counter()
+    simulation = simulate(scenario, on_progress=on_progress)
+    requests, timeline = simulation.requests.frame(), simulation.timeline.frame()
+    summary = summarize(
+        requests,
+        simulation.counters,
+        wall_s=time.perf_counter() - start_s,
+        objective=scenario.objective,
+        warnings=simulation.warnings,
+    )
+    origin = provenance(
+        scenario_yaml=shareable_yaml(scenario),
+        seed=scenario.seed,
+        started=started,
+        arguments=arguments,
+        inputs=named_files(scenario).values(),
+    )
+    return RunResult(variant, summary, requests, timeline, scenario, origin)
+
+
+def write_variant(out_dir: Path, result: RunResult, directory: str | None = None) -> Path:
+    """Write a result to `out_dir/<directory>`, whole or not at all; returns that directory.
+
+    Args:
+        out_dir: directory of the scenario's results.
+        result: the run.
+        directory: name of its directory; None for the variant's name.
+    """
+    name = result.variant if directory is None else directory
+    return write_run(out_dir, result, resolved_yaml(result.scenario, out_dir / name), name)

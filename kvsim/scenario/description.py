@@ -1,0 +1,167 @@
+"""What follows from a scenario, in words: the pool and how large it is, tiers, the workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from kvsim import catalog
+from kvsim.capacity.memory import group_spec, reported_concurrency
+from kvsim.catalog import KVGroup
+from kvsim.policies.chunks import chunk_bytes, num_chunks_in
+from kvsim.scenario import (
+    ConstantStepTime,
+    CpuOffload,
+    Scenario,
+    ScriptWorkload,
+    SyntheticWorkload,
+    TraceWorkload,
+)
+from kvsim.scenario.offload import link_spec
+from kvsim.scenario.pool import derive_blocks
+
+
+def describe(variants: Mapping[str, Scenario]) -> str:
+    """What follows from the variants of a scenario; what they share is said once.
+
+    Raises:
+        KvsimError: no memory is left for the pool, or the roofline lacks something.
+    """
+    texts = {name: _describe_one(variant) for name, variant in variants.items()}
+    by_text: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        by_text.setdefault(text, []).append(name)
+    if len(by_text) == 1:
+        return next(iter(by_text))
+    return "\n\n".join(f"{', '.join(names)}:\n{text}" for text, names in by_text.items())
+
+
+def _describe_one(scenario: Scenario) -> str:
+    node, model = scenario.node, scenario.model_spec
+    gpu = None if node.gpu is None else catalog.gpu(node.gpu)
+    blocks = derive_blocks(scenario)
+    lines = [f"KV cache groups of {model.name} (in order):"]
+    lines += [f"  {number}  {_group(group)}" for number, group in enumerate(model.groups)]
+    size = scenario.scheduler_block_tokens
+    lines.append(f"Prefix hits come in units of {size} tokens (the scheduler block).")
+    lines.append("Blocks of the pool:")
+    lines += [f"  {line}" for line in blocks.lines]
+    concurrency = reported_concurrency(
+        blocks.num_blocks,
+        tuple(group_spec(group) for group in model.groups),
+        scenario.max_model_len,
+        scenario.engine.max_num_batched_tokens,
+    )
+    lines.append(
+        f"Concurrency as the engine reports it: {concurrency:.2f} requests of "
+        f"{scenario.max_model_len:,} tokens. It does not say how many sessions stay cached."
+    )
+    lines += _tiers(scenario)
+    lines += _workload(scenario.workload)
+    lines.append("Step time:")
+    if isinstance(scenario.step_time, ConstantStepTime):
+        chosen = scenario.step_time
+        lines.append(f"  constant: {chosen.step_s:g} s a step, {chosen.token_s:g} s a token")
+    elif gpu is not None:
+        from kvsim.times.step_time import step_time_notes
+
+        chosen_roofline = scenario.step_time
+        lines += [
+            f"  {note}"
+            for note in step_time_notes(
+                model,
+                gpu,
+                chosen_roofline.compute_efficiency,
+                chosen_roofline.memory_efficiency,
+                chosen_roofline.overhead_s,
+            )
+        ]
+    return "\n".join(lines)
+
+
+def _workload(workload: TraceWorkload | ScriptWorkload | SyntheticWorkload) -> list[str]:
+    """Where requests come from and when, in words."""
+    if isinstance(workload, ScriptWorkload):
+        num, serial = len(workload.requests), workload.concurrency == 1
+        when = "one after another in the order given" if serial else "at the times given"
+        return ["Workload:", f"  {num:,} request{'s' * (num != 1)} written down, {when}"]
+    if isinstance(workload, SyntheticWorkload):
+        lines = [f"  {workload.num_sessions:,} sessions made at random, {_played(workload)}"]
+        weights = [content.weight for content in workload.content]
+        for content, weight in zip(workload.content, weights, strict=True):
+            share = f"{weight / sum(weights):.1%} of the sessions: " if len(weights) > 1 else ""
+            lines.append(f"  {share}{content.kind}")
+        if workload.path is not None:
+            lines.append(f"  recorded lengths or starts are those of {Path(workload.path).name}")
+        return ["Workload:", *lines]
+    count = "all requests" if workload.limit is None else f"the first {workload.limit:,} requests"
+    after = f" from {workload.start_s:g} s on" if workload.start_s else ""
+    scaled = f", all times x {workload.time_scale:g}" if workload.time_scale != 1 else ""
+    form = "format recognised" if workload.format == "auto" else f"format {workload.format}"
+    lines = [
+        f"  {count}{after} of the trace {Path(workload.path).name} ({form})",
+        f"  {_played(workload)}{scaled}",
+    ]
+    if workload.partial_tail == "shared":
+        lines.append("  tails of prompts inside an id count as shared: an upper bound")
+    if workload.reuse is not None:
+        reuse = workload.reuse
+        lines.append(
+            f"  a trace of lengths gets {reuse.num_prefixes:,} shared prefixes of "
+            f"{reuse.prefix_tokens:,} tokens (Zipf exponent {reuse.zipf_exponent:g})"
+        )
+    return ["Workload:", *lines]
+
+
+def _played(workload: TraceWorkload | SyntheticWorkload) -> str:
+    sessions = workload.sessions
+    if sessions is None:
+        return "each at its recorded time, whether or not those before have ended"
+    if sessions.concurrency is not None:
+        when = f"{sessions.concurrency:,} alive at once, the next starting as one ends"
+    else:
+        when = f"starting {sessions.starts or 'as recorded'}"
+    if isinstance(workload, TraceWorkload):
+        when = f"sessions: {when}"
+    waits = "turns wait for answers" if sessions.loop == "closed" else "turns come by time"
+    return f"{when}; {waits} ({sessions.loop} loop)"
+
+
+def _tiers(scenario: Scenario) -> list[str]:
+    tier = scenario.offload
+    if tier is None:
+        return []
+    per_chunk, num_chunks = 1, None
+    if isinstance(tier, CpuOffload):
+        per_chunk, num_chunks = tier.blocks_per_chunk, tier.num_chunks
+    size = chunk_bytes(scenario.tier_block_sizes.pool_bytes, per_chunk, 1)
+    lines = ["Tiers:", _tier(tier.kind, num_chunks or num_chunks_in(tier.capacity, size), size)]
+    lines += _link(link_spec(tier.link, tier.link_efficiency))
+    if isinstance(tier, CpuOffload) and tier.below is not None:
+        below = tier.below
+        lines.append(_tier(below.kind, num_chunks_in(below.capacity, size), size))
+        lines += _link(link_spec(below.link, below.link_efficiency))
+    return lines
+
+
+def _tier(kind: str, num_chunks: int, size: int) -> str:
+    return f"  {kind}: {num_chunks:,} chunks of {size:,} bytes, blocks of any group"
+
+
+def _link(link: catalog.LinkSpec) -> list[str]:
+    rates = f"{link.store_bytes_per_s / 1e9:g} GB/s out, {link.load_bytes_per_s / 1e9:g} in"
+    whose = "for each rank" if link.span == "rank" else "for the node"
+    reason = link.origins.get("efficiency")
+    return [
+        f"    link {link.name}, one {whose}: {rates}, {link.efficiency:g} of that reached"
+        + (f" ({reason})" if reason else "")
+    ]
+
+
+def _group(group: KVGroup) -> str:
+    window = "" if group.sliding_window is None else f", window {group.sliding_window} tokens"
+    eagle = ", drops a look-ahead block" if group.eagle else ""
+    size = "" if group.bytes_per_block is None else f", {group.bytes_per_block:,} bytes a block"
+    name = f"{group.name}: " if group.name else ""
+    kind = group.kind.replace("_", " ")
+    return f"{name}{kind}, blocks of {group.block_size} tokens{window}{eagle}{size}"

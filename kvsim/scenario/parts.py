@@ -1,0 +1,140 @@
+"""The node, the engine, the cache policy, step times, and what is asked of a run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from kvsim import catalog
+from kvsim.errors import UnknownNameError, show
+from kvsim.scenario.fields import TOKENS_MAX, Bytes, Count, Fraction, Seconds, Tokens
+from kvsim.scenario.validation import Section
+
+PROFILE_DEFAULT = "profile"
+"""Written for a cache key: what the engine's version does."""
+
+
+def _retention_interval(value: object) -> object:
+    if value is None or value == PROFILE_DEFAULT:
+        return value
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(
+            f"{show(value)} is not an interval. Use 0, a number of tokens, null (dense) or "
+            f"'{PROFILE_DEFAULT}' (what engine.profile does)."
+        )
+    if value < 0:
+        raise ValueError(f"{value} is negative. Use 0, a number of tokens, or null (dense).")
+    return value
+
+
+def _catalog_gpu(value: str) -> str:
+    if value not in catalog.gpu_names():
+        raise UnknownNameError("GPU", value, catalog.gpu_names())
+    return value
+
+
+RetentionInterval = Annotated[int | None | Literal["profile"], BeforeValidator(_retention_interval)]
+
+
+class Node(Section):
+    """The machine, and how the engine divides it."""
+
+    gpu: Annotated[str, AfterValidator(_catalog_gpu)] | None = Field(
+        default=None,
+        description="GPU of the catalog; needed for the roofline and to derive num_blocks",
+    )
+    gpus: Count = Field(default=1, description="number of GPUs of the node")
+    tensor_parallel: Count | None = Field(
+        default=None,
+        description="GPUs a replica spans, a divisor of gpus; null for all of them",
+    )
+    gpu_memory_utilization: Fraction = Field(
+        default=0.92,
+        description="fraction of allocatable GPU memory the engine takes (its own default)",
+    )
+    activation_reserve: Bytes = Field(
+        default=round(3.4 * 2**30),
+        description="memory per GPU for activations and graphs; 3.4 GiB is what the KV capacity "
+        "reported in vLLM #43447 leaves for them on a B300: an assumption",
+    )
+    num_blocks: Annotated[int, Field(ge=2, le=2**24)] | None = Field(
+        default=None,
+        description="size of the block pool, block 0 included; null derives it from memory",
+    )
+
+
+class Engine(Section):
+    """How the engine is started; defaults are its own unless said."""
+
+    profile: Literal["vllm-0.22", "vllm-0.23", "vllm-0.33"] = Field(
+        default="vllm-0.33", description="version whose cache decisions are made"
+    )
+    max_model_len: Tokens | None = Field(
+        default=None,
+        description="longest sequence admitted, tokens; null for the model's longest",
+    )
+    max_num_batched_tokens: Tokens = Field(default=8192, description="most tokens of one step")
+    max_num_seqs: Count = Field(default=256, description="most requests running at once")
+    long_prefill_token_threshold: Annotated[int, Field(ge=0, le=TOKENS_MAX)] = Field(
+        default=0,
+        description="most prompt tokens of one request in a step while others wait; 0 for no cap",
+    )
+
+
+class Cache(Section):
+    """The cache policy: which blocks are found again, and which go first."""
+
+    free_queue: Literal["profile", "append", "prepend-uncached-window", "prepend-uncached"] = Field(
+        default="profile", description="where blocks given back go in the free queue"
+    )
+    retention_interval: RetentionInterval = Field(
+        default="profile",
+        description="tokens between boundaries whose window blocks are kept, a multiple of the "
+        "scheduler block; 0 keeps replay boundaries and junctions only, null (dense) all",
+    )
+    enable_prefix_caching: bool = Field(default=True, description="false finds no prefix again")
+
+
+class RooflineStepTime(Section):
+    """Step time from compute, memory traffic and a fixed overhead."""
+
+    kind: Literal["roofline"] = Field(default="roofline", description="step-time model")
+    compute_efficiency: Fraction | None = Field(
+        default=None,
+        description="fraction of peak FLOP/s that is reached; null for the model's default",
+    )
+    memory_efficiency: Fraction | None = Field(
+        default=None,
+        description="fraction of peak memory bandwidth reached; null for the model's default",
+    )
+    overhead_s: Seconds | None = Field(
+        default=None, description="fixed time of a step; null for the model's default"
+    )
+
+
+class ConstantStepTime(Section):
+    """Step time from two constants, for tests and measured engines."""
+
+    kind: Literal["constant"] = Field(description="step-time model")
+    step_s: Seconds = Field(description="time of a step")
+    token_s: Seconds = Field(default=0.0, description="time of each token scheduled in it, on top")
+
+
+class Objective(Section):
+    """What a request has to meet to count as goodput."""
+
+    ttft_s: Seconds | None = Field(
+        default=None, description="longest time to first token; null for any"
+    )
+    tpot_s: Seconds | None = Field(
+        default=None, description="longest time per output token after the first; null for any"
+    )
+
+
+class Output(Section):
+    """What is written down of a run."""
+
+    timeline_interval_s: Annotated[Seconds, Field(gt=0)] = Field(
+        default=1.0, description="simulated time between rows of timeline.parquet"
+    )

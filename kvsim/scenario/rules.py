@@ -1,0 +1,199 @@
+"""What has to hold between the keys of a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvsim import catalog
+from kvsim.errors import KvsimError, show
+from kvsim.policies.chunks import chunk_bytes, interval_problem, num_chunks_in
+from kvsim.policies.profiles import retention_problem
+from kvsim.scenario.fields import TOKENS_MAX
+from kvsim.scenario.files import PATH_KEYS, named_files
+from kvsim.scenario.keys import ScenarioKeys
+from kvsim.scenario.model import CustomModel
+from kvsim.scenario.offload import CpuOffload
+from kvsim.scenario.synthetic import SyntheticWorkload
+from kvsim.scenario.validation import Problem
+
+
+def broken(scenario: ScenarioKeys) -> Iterator[Problem]:
+    """Every rule between keys that a scenario breaks, whose fields are right each for itself."""
+    if isinstance(scenario.model, CustomModel):
+        yield from _groups(scenario.model)
+        yield from _experts(scenario.model)
+    yield from _retention(scenario)
+    yield from _lengths(scenario)
+    yield from _node(scenario)
+    yield from _needs(scenario)
+    yield from _offload(scenario)
+    if isinstance(scenario.workload, SyntheticWorkload):
+        yield from _synthetic(scenario.workload)
+    if scenario.objective and (
+        scenario.objective.ttft_s,
+        scenario.objective.tpot_s,
+    ) == (None, None):
+        yield Problem(
+            "objective",
+            "names neither ttft_s nor tpot_s. Give one, or leave it out.",
+            ("objective.ttft_s", "objective.tpot_s"),
+        )
+
+
+def missing_files(scenario: ScenarioKeys) -> list[Problem]:
+    """Files a scenario names that are not there."""
+    problems = []
+    for place, file in named_files(scenario).items():
+        if not file.is_file():
+            what = "is not a file" if file.exists() else "does not exist"
+            written = getattr(scenario.workload, place.rpartition(".")[2])
+            others = "".join(f", or {name}" for name in PATH_KEYS[place])
+            remedy = f"Give a path relative to the scenario file{others}."
+            text = f"{show(written)}: {file} {what}. {remedy}"
+            problems.append(Problem(place, text, ("workload.kind",)))
+    return problems
+
+
+def _groups(model: CustomModel) -> Iterator[Problem]:
+    for number, group in enumerate(model.groups):
+        place = f"model.groups.{number}.sliding_window"
+        about = (f"model.groups.{number}.kind",)
+        if group.kind == "sliding_window" and group.sliding_window is None:
+            yield Problem(place, "is missing. A sliding_window group needs its tokens.", about)
+        elif group.kind == "full" and group.sliding_window is not None:
+            text = f"{group.sliding_window} stands on a full group, which has no window."
+            yield Problem(place, f"{text} Leave it out, or use kind sliding_window.", about)
+
+
+def _experts(model: CustomModel) -> Iterator[Problem]:
+    given = (model.expert_bytes, model.num_experts, model.experts_per_token)
+    if any(given) and not all(given):
+        yield Problem(
+            "model",
+            "gives some of expert_bytes, num_experts and experts_per_token. Give all or none.",
+            ("model.expert_bytes", "model.num_experts", "model.experts_per_token"),
+        )
+    if model.experts_per_token > model.num_experts > 0:
+        text = f"{model.experts_per_token} is above num_experts ({model.num_experts})."
+        yield Problem("model.experts_per_token", f"{text} Correct one.", ("model.num_experts",))
+    if model.weight_bytes is not None and model.expert_bytes > model.weight_bytes:
+        text = f"{model.expert_bytes} is above weight_bytes ({model.weight_bytes})."
+        yield Problem("model.expert_bytes", f"{text} Correct one.", ("model.weight_bytes",))
+
+
+def _retention(scenario: ScenarioKeys) -> Iterator[Problem]:
+    place = "cache.retention_interval"
+    unit = scenario.scheduler_block_tokens
+    if unit > TOKENS_MAX:
+        text = f"the least common multiple of the block sizes, the unit of hits, is {unit} tokens."
+        yield Problem("model.groups", f"{text} Use at most {TOKENS_MAX}.", ("model",))
+        return
+    interval = scenario.cache.retention_interval
+    if isinstance(interval, str):
+        return
+    problem = retention_problem(
+        interval,
+        scenario.engine.profile,
+        unit,
+        any(group.kind != "full" for group in scenario.model_spec.groups),
+    )
+    if problem is not None:
+        yield Problem(place, problem, ("model", "engine.profile"))
+
+
+def _lengths(scenario: ScenarioKeys) -> Iterator[Problem]:
+    longest = scenario.model_spec.max_model_len
+    written = scenario.engine.max_model_len
+    if longest is not None and written is not None and written > longest:
+        text = f"{written} is above the longest sequence of the model ({longest})."
+        yield Problem("engine.max_model_len", f"{text} Use {longest} or less.", ("model",))
+
+
+def _node(scenario: ScenarioKeys) -> Iterator[Problem]:
+    node, place = scenario.node, "node.tensor_parallel"
+    if node.tensor_parallel is not None and node.gpus % node.tensor_parallel:
+        text = f"{node.tensor_parallel} is not a divisor of node.gpus ({node.gpus})."
+        divisors = [str(n) for n in range(1, min(node.gpus, 1024) + 1) if node.gpus % n == 0]
+        yield Problem(place, f"{text} Use {' or '.join(divisors)}.", ("node.gpus",))
+    try:
+        scenario.model_spec.kv_share(scenario.num_ranks)
+    except KvsimError as error:
+        yield Problem(place, str(error).removeprefix(f"{place}: "), ("node.gpus", "model"))
+
+
+def _needs(scenario: ScenarioKeys) -> Iterator[Problem]:
+    """What deriving the number of blocks and the roofline need to know."""
+    node, model = scenario.node, scenario.model_spec
+    derives, roofline = node.num_blocks is None, scenario.step_time.kind == "roofline"
+    if derives or roofline:
+        if node.gpu is None:
+            remedy = f"Name one of {', '.join(catalog.gpu_names())}"
+            yield _missing("node.gpu", remedy, derives, roofline)
+        elif roofline and catalog.gpu(node.gpu).flops_per_s(model.precision) is None:
+            text = f"{node.gpu} has no peak for the model's {model.precision} arithmetic."
+            yield Problem("node.gpu", f"{text} Use another GPU.", ("model", "step_time"))
+        if model.weight_bytes is None:
+            yield _missing("model.weight_bytes", "Give it", derives, roofline)
+    if roofline and model.active_parameters is None:
+        yield _missing("model.active_parameters", "Give it", False, True)
+    reads_groups = roofline and model.kv_reads is None
+    if derives or reads_groups:
+        for number, group in enumerate(model.groups):
+            if group.bytes_per_block is None:
+                place = f"model.groups.{number}.bytes_per_block"
+                yield _missing(place, "Give it", derives, reads_groups)
+
+
+def _offload(scenario: ScenarioKeys) -> Iterator[Problem]:
+    tier = scenario.offload
+    if tier is None:
+        return
+    per_chunk = 1
+    rooms = {"offload.capacity": tier.capacity}
+    if isinstance(tier, CpuOffload):
+        per_chunk = tier.blocks_per_chunk
+        problem = interval_problem(
+            scenario.model_spec.groups, per_chunk, scenario.retention_interval
+        )
+        if problem is not None:
+            about = ("model", "offload", "engine.profile")
+            yield Problem("cache.retention_interval", problem, about)
+        if tier.num_chunks is not None:
+            rooms = {}
+        if tier.below is not None:
+            rooms["offload.below.capacity"] = tier.below.capacity
+    try:
+        sizes = scenario.tier_block_sizes
+    except KvsimError:
+        return  # said of node.tensor_parallel
+    needed = chunk_bytes(sizes.pool_bytes, per_chunk, 1)
+    for place, capacity in rooms.items():
+        if num_chunks_in(capacity, needed) < 1:
+            text = f"{capacity} bytes hold no chunk: one takes {needed}. Use {needed} or more."
+            yield Problem(place, text, ("model", "node", "offload"))
+
+
+def _missing(place: str, remedy: str, for_blocks: bool, for_roofline: bool) -> Problem:
+    needs = ["the number of blocks"] * for_blocks + ["step_time.kind roofline"] * for_roofline
+    ways_out = ["set node.num_blocks"] * for_blocks
+    ways_out += ["use step_time.kind constant"] * for_roofline
+    text = f"is missing, for {' and '.join(needs)}. {remedy}, or {' and '.join(ways_out)}."
+    return Problem(place, text, ("model", "node.num_blocks", "step_time", "step_time.kind"))
+
+
+def _synthetic(workload: SyntheticWorkload) -> Iterator[Problem]:
+    place, sessions = "workload.sessions", workload.sessions
+    if sessions.starts is None and sessions.concurrency is None:
+        text = "has neither starts nor concurrency. Give one, as in starts: poisson(per_s=2)."
+        yield Problem(place, text, (f"{place}.starts", f"{place}.concurrency"))
+    needs = [f"{place}.starts"] * (sessions.starts == "recorded")
+    for number, content in enumerate(workload.content):
+        for key, value in content:
+            if isinstance(value, str) and value.startswith("recorded-"):
+                needs.append(f"workload.content.{number}.{key}")
+    if workload.path is None:
+        for need in needs:
+            yield Problem(need, "is taken from a trace, and workload.path names none. Give it.")
+    elif not needs:
+        text = f"{show(workload.path)}: nothing is taken from it. Leave it out, or use "
+        yield Problem("workload.path", f"{text}recorded-prompt, recorded-output or recorded.")

@@ -1,0 +1,257 @@
+"""The report: one file that needs nothing, with every section, and plots a browser shows."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvsim
+from kvsim.errors import KvsimError
+from kvsim.report.page import default_report, report_html, write_report
+from kvsim.results.variants import run_variant, write_variant
+from kvsim.scenario import Scenario
+from kvsim.study.runs import read_runs
+
+ROOT = Path(__file__).parents[2]
+VARIANTS = {
+    "append-dense": {"cache.free_queue": "append", "cache.retention_interval": None},
+    "prepend-dense": {"cache.retention_interval": None},
+    "prepend-boundary": {"cache.retention_interval": 0},
+}
+SECTIONS = [
+    "Recommendation",
+    "Set-up",
+    "Results",
+    "Plots",
+    "Assumptions, and what is not modelled",
+    "How to reproduce this",
+]
+
+
+def scenario(**more: Any) -> Scenario:
+    data = {
+        "name": "report-test",
+        "model": "deepseek-v4-pro",
+        "node": {"gpu": "b300", "gpus": 8, "num_blocks": 12_000},
+        "workload": {"kind": "trace", "path": "mooncake_conversation.jsonl.gz", "limit": 220},
+        **more,
+    }
+    return Scenario.from_data(data, directory=ROOT / "scenarios" / "traces")
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "report"
+    made = scenario(objective={"ttft_s": 2.0})
+    for name, keys in VARIANTS.items():
+        result = run_variant(made.replace(keys), name, arguments=["run", "x.yaml"])
+        write_variant(path, result)
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(run_dir: Path) -> str:
+    return report_html(read_runs(run_dir))
+
+
+class Words(HTMLParser):
+    """The text of a page, its headings, and everything it refers to."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.headings: list[str] = []
+        self.refers: list[str] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "link", "img", "br"):
+            self.open.append(tag)
+        self.refers += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"</{tag}> closes something else"
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "h2":
+            self.headings.append(data)
+        if "style" not in self.open:
+            self.text += data + "\n"
+
+
+def test_every_section_in_order(page: str) -> None:
+    words = Words(page)
+    assert words.headings == SECTIONS
+    assert words.open == []
+    assert "report-test" in words.text
+
+
+def test_nothing_is_needed_beside_it(page: str) -> None:
+    assert all(place.startswith("data:") for place in Words(page).refers)
+    assert "<script" not in page
+    assert not re.search(r"url\(|@import", page)
+    assert str(ROOT) not in page
+
+
+def test_the_numbers_are_those_of_the_runs(page: str, run_dir: Path) -> None:
+    text = Words(page).text
+    for name in VARIANTS:
+        summary = kvsim.load_result(run_dir / name).summary
+        assert f"{summary['token_hit_rate']:.1%}" in text
+        assert f"{1000 * summary['ttft_s']['p50']:.0f} ms" in text
+    assert (
+        "Which of the cache policies serves the trace mooncake_conversation.jsonl.gz best" in text
+    )
+    assert "As keys of a scenario: cache.free_queue: " in text
+    assert "Differences from " in text
+    assert "12,000 blocks" in text
+    assert "TTFT up to 2.00 s" in text
+    assert "Nothing is offloaded in these runs" in text
+    assert "one id stands for 512 tokens" in text
+    assert "kvsim run x.yaml" in text
+    assert "free_queue: append" in text
+    assert "bytes per GPU" in text or "Blocks of the pool:" in text
+
+
+def test_every_plot_that_these_runs_can_give(page: str) -> None:
+    captions = re.findall(r"<figcaption>(.*?)[:,]", page)
+    best = re.search(r"Use (\S+) \(", page)
+    assert best is not None
+    alone = ["append-dense"] * 3 + [best[1]] * 3 * (best[1] != "append-dense")
+    assert captions == ["Policies side by side", "TTFT", "Survival of a prefix", *alone]
+    for picture in re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page):
+        assert b"<svg" in base64.b64decode(picture)[:800]
+    assert "Left out of this report" not in page
+    assert len(page) < 3_000_000
+
+
+def test_the_same_runs_give_the_same_report(run_dir: Path) -> None:
+    one, other = (report_html(read_runs(run_dir / "prepend-dense")) for _ in range(2))
+    assert one == other
+
+
+def test_a_question_of_ones_own(run_dir: Path, tmp_path: Path) -> None:
+    out = write_report(run_dir / "prepend-dense", tmp_path / "deep" / "r.html", "Is <it> enough?")
+    text = Words(out.read_text()).text
+    assert "Is <it> enough?" in text
+    assert "Is <it>" not in out.read_text()  # escaped
+    assert "One configuration was run, so there is nothing to choose between." in text
+
+
+def test_a_trace_that_is_gone_is_said_and_the_rest_is_there(run_dir: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "much" / "further" / "down" / "report"
+    shutil.copytree(run_dir / "prepend-dense", moved)
+    words = Words(report_html(read_runs(moved)))
+    assert words.headings == SECTIONS
+    assert "Survival of a prefix: left out. " in words.text
+    assert "The infinite-cache ceiling: left out. " in words.text
+
+
+def test_a_sweep(tmp_path: Path) -> None:
+    made = scenario()
+    grid = {"node.num_blocks": [6_000, 12_000, 24_000], "cache.retention_interval": [None, 0]}
+    sweep = kvsim.sweep(made, grid, out=tmp_path / "sweep", jobs=1)
+    page = report_html(read_runs(sweep.path))
+    captions = re.findall(r"<figcaption>(.*?)[:.]", page)
+    assert captions[0] == "Hit rate against capacity"
+    assert "Token hit rate over node" in captions
+    text = Words(page).text
+    assert "6,000 to 24,000 blocks" in text
+    assert re.search(r"Best at node.num_blocks 6,000[0-9,; ]*: prepend, ", text)
+    assert "An infinite cache that keeps everything would find" in text
+    assert default_report(sweep.path) == sweep.path / "report.html"
+    write_report(sweep.path, default_report(sweep.path))
+    assert len(kvsim.load_sweep(sweep.path)) == 6
+
+
+def test_a_report_goes_where_a_run_can_still_be_replaced(run_dir: Path) -> None:
+    assert default_report(run_dir) == run_dir / "report.html"
+    one = run_dir / "prepend-dense"
+    assert default_report(one) == run_dir / "prepend-dense-report.html"
+    with pytest.raises(KvsimError) as caught:
+        write_report(one, one / "summary.json" / "r.html")
+    assert str(caught.value).endswith("r.html: cannot be written: File exists. Give another --out.")
+
+
+def test_nothing_to_report(tmp_path: Path) -> None:
+    with pytest.raises(KvsimError) as caught:
+        read_runs(tmp_path / "gone")
+    assert str(caught.value) == (
+        f"{tmp_path / 'gone'}: 1 problem\n  path: there is no such directory. Give the directory "
+        "of a result."
+    )
+
+
+# --- in a browser ---
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--enable-logging=stderr",
+    "--window-size=1100,1400",
+]
+MEASURE = """
+<pre id="measured"></pre>
+<script>
+addEventListener("load", () => {
+  const pictures = [...document.images].map(
+    (image) => [image.complete, image.naturalWidth, image.clientWidth, image.clientHeight]);
+  const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+  document.getElementById("measured").textContent = JSON.stringify({pictures, wide});
+});
+</script>
+"""
+
+
+def browser(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=True,
+    )
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_a_browser_shows_it(page: str, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(page.replace("</body>", f"{MEASURE}</body>"))
+    done = browser(tmp_path, "--dump-dom", file.as_uri())
+    assert "CONSOLE" not in done.stderr
+    measured = re.search(r'<pre id="measured">(.*?)</pre>', done.stdout)
+    assert measured is not None
+    found = json.loads(measured[1])
+    assert len(found["pictures"]) == page.count("<figure>") >= 6
+    for complete, natural, width, height in found["pictures"]:
+        assert complete
+        assert natural > 100
+        assert width > 600
+        assert height > 100
+    assert found["wide"] == 0  # nothing sticks out to the right
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_it_prints(page: str, tmp_path: Path) -> None:
+    file, pdf = tmp_path / "report.html", tmp_path / "report.pdf"
+    file.write_text(page)
+    browser(tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={pdf}", file.as_uri())
+    content = pdf.read_bytes()
+    assert content.startswith(b"%PDF")
+    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", content)) <= 20
