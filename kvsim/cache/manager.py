@@ -497,11 +497,12 @@ class KVCache:
         self._unseat(sequence)
         return found
 
-    def free_queue(self) -> Ids:
-        """Block ids in the order in which they will be taken; int32."""
+    def free_queue(self, most: int = MAX_BLOCKS) -> Ids:
+        """Block ids in the order in which they will be taken, the first ``most``; int32."""
         after = self.core.pool.blocks["after"]
-        ids, block = [], int(after[0])
-        while block:
+        ids: list[int] = []
+        block = int(after[0])
+        while block and len(ids) < most:
             ids.append(block)
             block = int(after[block])
         return np.array(ids, dtype=np.int32)
