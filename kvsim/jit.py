@@ -7,7 +7,7 @@ go on using a caller compiled with an older version of what it calls.
 
 With ``KVSIM_BOUNDSCHECK=1`` in the environment every access to an array is checked against its
 length: one outside raises IndexError where it would silently read or write other memory. That is
-for tests; it is several times slower, and what it compiles is kept apart.
+for tests; it is slower, and what it compiles is kept apart.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba.core import event
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -28,7 +31,10 @@ CHECKS_BOUNDS = os.environ.get("KVSIM_BOUNDSCHECK", "0") not in ("", "0")
 """Whether compiled code checks the bounds of its arrays."""
 
 _PACKAGE = Path(__file__).parent
-_SOURCES = ("jit.py", "cache/*.py", "policies/*.py", "times/*.py", "engine/*.py", "offload/*.py")
+_SOURCES = (
+    "jit.py",
+    *(f"{room}/*.py" for room in ("cache", "policies", "times", "offload", "engine")),
+)
 
 
 def _digest() -> str:
@@ -69,6 +75,45 @@ _FOLDER = _cache_folder()
 def is_cold() -> bool:
     """Whether compiled code is kept between runs and there is none yet: the first will compile."""
     return _FOLDER is not None and next(_FOLDER.rglob("*.nbi"), None) is None
+
+
+class Compilation(event.Listener):  # type: ignore[misc] - numba has no types
+    """How long code was compiled while `watch_compilation` watched.
+
+    Attributes:
+        wall_s: real time spent compiling so far; loading kept code does not count.
+    """
+
+    def __init__(self, on_start: Callable[[], None] | None) -> None:
+        self.wall_s = 0.0
+        self._on_start = on_start
+        self._depth = 0
+        self._since_s = 0.0
+
+    def on_start(self, event: object) -> None:
+        """A function begins to be compiled, perhaps on behalf of another."""
+        if self._depth == 0:
+            if self._on_start is not None and self.wall_s == 0.0:
+                self._on_start()
+            self._since_s = time.perf_counter()
+        self._depth += 1
+
+    def on_end(self, event: object) -> None:
+        """A function has been compiled."""
+        self._depth -= 1
+        if self._depth == 0:
+            self.wall_s += time.perf_counter() - self._since_s
+
+
+@contextmanager
+def watch_compilation(on_start: Callable[[], None] | None = None) -> Iterator[Compilation]:
+    """Watch what is compiled inside the block.
+
+    Args:
+        on_start: called once, when the first function begins to be compiled.
+    """
+    with event.install_listener("numba:compile", Compilation(on_start)) as compilation:
+        yield compilation
 
 
 def njit(function: F) -> F:
