@@ -77,7 +77,7 @@ def is_cold() -> bool:
     return _FOLDER is not None and next(_FOLDER.rglob("*.nbi"), None) is None
 
 
-class Compilation(event.Listener):  # type: ignore[misc] - numba has no types
+class Compilation(event.Listener):  # type: ignore[misc]  # numba has no types
     """How long code was compiled while `watch_compilation` watched.
 
     Attributes:

@@ -17,10 +17,11 @@ from kvsim.cache.block_pool import (
     FREE_CACHED,
     NUM_GROUPS_MAX,
     Ids,
+    find_block,
     forget_all,
     make_pool,
 )
-from kvsim.cache.content import GROUP_BITS, POSITION_BITS, Content
+from kvsim.cache.content import GROUP_BITS, POSITION_BITS, Content, block_key
 from kvsim.cache.coordinator import (
     NOT_FIRST,
     REACH,
@@ -493,7 +494,13 @@ class KVCache:
             ids = self.core.tables.rings[sequence.slot][
                 row["ring"] + (positions & row["ring_mask"])
             ]
-            found.append(np.where(positions < first, 0, ids).astype(np.int32))
+            blocks = np.where(positions < first, 0, ids).astype(np.int32)
+            if spec.sliding_window == 1 and hit.tokens:
+                # A lookup matches a block for a window that needs none; it is not taken along.
+                uid = content.uids[np.searchsorted(content.ends, hit.tokens)]
+                key = block_key(int(uid), len(blocks), group)
+                blocks[-1] = find_block(self.core.pool, key)
+            found.append(blocks)
         self._unseat(sequence)
         return found
 
