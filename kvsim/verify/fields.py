@@ -200,6 +200,27 @@ _OFFLOAD: dict[str, Fields] = {
     },
 }
 
+_MOONCAKE: dict[str, Fields] = {
+    "request": _STEPS["request"],
+    "step": {
+        **_STEPS["step"],
+        **{name: answered(ANY, required=False) for name in ("external", "saves", "loads")},
+        "queue": answered(list_of(NUMBER)),
+    },
+    "totals": {
+        name: answered(NUMBER)
+        for name in (
+            "steps",
+            "external_queries",
+            "external_hits",
+            "queries",
+            "hits",
+            "saved",
+            "loaded",
+        )
+    },
+}
+
 _GROUP_KINDS = one_of(("full", "sliding_window", "mamba"))
 
 _MASKS: dict[str, Fields] = {
@@ -241,6 +262,7 @@ OPS: dict[str, dict[str, Fields]] = {
     "kvsim-steps/1": _STEPS,
     "kvsim-masks/1": _MASKS,
     "kvsim-offload/1": _OFFLOAD,
+    "kvsim-mooncake/1": _MOONCAKE,
 }
 """By format and op, the fields of a line besides `op`."""
 
@@ -266,6 +288,11 @@ _SCHEDULER: dict[str, Field] = {
     "long_prefill_token_threshold": asked(COUNT),
 }
 
+_TRANSFER_TIMES: dict[str, Field] = {
+    "load_steps": asked(POSITIVE),
+    "store_steps": asked(POSITIVE),
+}
+
 CONFIGS: dict[str, Fields] = {
     "kvsim-transcript/1": {
         **_CACHE,
@@ -280,9 +307,9 @@ CONFIGS: dict[str, Fields] = {
         "blocks_per_chunk": asked(POSITIVE),
         "eviction": asked(one_of(("lru", "arc"))),
         "prompt_only": asked(FLAG),
-        "load_steps": asked(POSITIVE),
-        "store_steps": asked(POSITIVE),
+        **_TRANSFER_TIMES,
     },
+    "kvsim-mooncake/1": {**_CACHE, **_SCHEDULER, **_TRANSFER_TIMES},
 }
 """By format, the fields of the first line's `config`; `kvsim-masks/1` has none."""
 

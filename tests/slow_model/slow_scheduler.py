@@ -77,7 +77,8 @@ class SlowScheduler:
         step = Step()
         left = self.budget
         crowded = len(self.waiting) + len(self.running) > 1
-        threshold = self.threshold if crowded else 0
+        spared = not crowded and self.cache.profile.spares_lone_prefills
+        threshold = 0 if spared else self.threshold
 
         def chunk(remaining: int) -> int:
             if 0 < threshold < remaining:
@@ -110,11 +111,14 @@ class SlowScheduler:
                 break
             job = self.waiting[0]
             hit, _, _ = self.cache.lookup(job.name, job.content(), job.num_prompt)
+            if self.cache.profile.counts_lookups:
+                self._count(job, hit)
             want = chunk(job.num_tokens - hit)
             if self.cache.allocate(job.name, want, full_fit=True) is None:
                 self.cache.forget(job.name)
                 break
-            self._count(job, hit)
+            if not self.cache.profile.counts_lookups:
+                self._count(job, hit)
             self.running.append(self.waiting.pop(0))
             job.num_computed = hit
             (resumed if job.num_preemptions else step.admitted)[job.name] = hit
