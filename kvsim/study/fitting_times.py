@@ -182,8 +182,9 @@ class Fit:
         count = {name: names.count(name) for name in set(names)}
         weight = np.array([count[name] ** -0.35 for name in names])
         self._root = np.sqrt(weight / weight.mean())
-        # Medians of first tokens lie below the mean that is computed here.
-        self._fits_ttft = np.isfinite(self.ttft_s) & ~np.array([p.ttft_is_median for p in points])
+        # With many requests at once the median lies below the mean that is computed here.
+        skewed = np.array([p.ttft_is_median and p.concurrency > 16 for p in points])
+        self._fits_ttft = np.isfinite(self.ttft_s) & ~skewed
         self._fits_tpot = np.isfinite(self.tpot_s)
 
     def predict(self, logs: Floats) -> tuple[Floats, Floats]:

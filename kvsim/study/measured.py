@@ -112,7 +112,9 @@ class Point:
     def conditions(self) -> frozenset[str]:
         """Which factors of the constants count."""
         model, gpu, layout = self._known()
-        return conditions(model, gpu, layout, self.engine, asynchronous=self.asynchronous)
+        met = conditions(model, gpu, layout, self.engine, asynchronous=self.asynchronous)
+        # What a client adds is no property of a server, but it is in what was measured.
+        return met | {f"client-{self.row.get('source', '')}"}
 
     def values(self, constants: Constants | None = None) -> dict[str, float]:
         """Constants for it; None for those of the catalog."""

@@ -136,6 +136,10 @@ def conditions(
         met.add(f"experts-{rate if gpu.fp4_flops_per_s else model.precision}")
         if model.family != "gpt-oss":
             met.add("gated-experts")
+        if layout.expert_parallel > 1:
+            met.add("expert-parallel")
+        if model.expert_parameters and 0.9 < model.expert_bytes / model.expert_parameters < 1.5:
+            met.add(f"{gpu.generation}-fp8-experts")
         hopper = gpu.generation == "hopper" and engine == "vllm"
         if hopper and model.precision == "fp8" and model.family is None:
             met.add("vllm-hopper-fp8-experts")
@@ -143,6 +147,7 @@ def conditions(
         met.add("one-draft" if layout.draft_tokens == 1 else "several-drafts")
     if not asynchronous:
         met.add("synchronous")
+    met.add(f"{model.family}-{engine}")
     return frozenset(met)
 
 
