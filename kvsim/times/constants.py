@@ -178,7 +178,11 @@ def constants_yaml(constants: Constants) -> str:
     """A file that ``read_constants`` reads, for the catalog or beside scenarios."""
     lines = [_HEAD, "fit:"]
     for key, value in constants.fit.items():
-        lines.append(f"  {key}: {json.dumps(value)}")
+        if not isinstance(value, Mapping):
+            lines.append(f"  {key}: {json.dumps(value)}")
+            continue
+        lines.append(f"  {key}:  # points; median errors of TTFT and TPOT, fitted to the others")
+        lines += [f"    {json.dumps(name)}: {json.dumps(part)}" for name, part in value.items()]
     lines += ["", "constants:"]
     for entry in constants.entries:
         numbers = f"value: {entry.value:.4g}, prior: {entry.prior:g}, spread: {entry.spread:g}"

@@ -75,23 +75,18 @@ def simulated(
     )
     replica = Replica(clock, scheduler, params, log, TimelineLog())
 
-    def client() -> simpy.events.ProcessGenerator:
-        under_way: list[simpy.Event] = []
-        for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
-            if len(under_way) == concurrency:
-                yield simpy.AnyOf(clock, under_way)
-                under_way = [event for event in under_way if not event.triggered]
-            done = clock.event()
-            under_way.append(done)
-            content = Content.from_spans([(2 * number + 1, int(prompt))])
-            replica.submit(
-                Request(
-                    str(number), clock.now, content, int(prompt), int(output), 2 * number + 2
-                ),
-                done,
-            )
+    numbers = iter(range(len(prompts)))
 
-    clock.process(client())
+    def client() -> simpy.events.ProcessGenerator:
+        for number in numbers:
+            content = Content.from_spans([(2 * number + 1, int(prompts[number]))])
+            own = int(prompts[number]), int(outputs[number]), 2 * number + 2
+            done = clock.event()
+            replica.submit(Request(str(number), clock.now, content, *own), done)
+            yield done
+
+    for _ in range(concurrency):
+        clock.process(client())
     clock.run()
     frame = log.frame().sort_values("request_id", key=lambda ids: ids.astype(int))
     return frame["ttft_s"].tolist(), frame["tpot_s"].tolist()
