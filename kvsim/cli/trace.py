@@ -93,6 +93,10 @@ def inspect_trace(
     from kvsim.workload.inspection import inspect
     from kvsim.workload.traces import TraceOptions, open_trace_file
 
+    if plot is not None:
+        from kvsim.plots import check_picture
+
+        check_picture(plot)
     sizes = [] if capacity is None else _sizes(capacity)
     chosen_policy = _choice("--policy", policy, ("lru", "fifo"))
     chosen_window = _choice("--window", window, ("all", "last-half"))
@@ -118,9 +122,9 @@ def inspect_trace(
         shared=None if first.block_tokens is None else opened(True),
     )
     if plot is not None:
-        from kvsim.plots import trace_reuse
+        from kvsim.plots import save, trace_reuse
 
-        trace_reuse(found, trace.name, plot)
+        save(trace_reuse(found, trace.name), plot)
     if as_json:
         print_json(found.figures)
     else:

@@ -79,7 +79,7 @@ def test_inspect_for_people_and_a_figure(kvsim: Kvsim, tmp_path: Path) -> None:
         (("--starts", "soon"), "--starts: "),
         (
             ("--limit", "9", "--plot", "x.txt"),
-            "x.txt: is no name for a figure. Let it end in .png, ",
+            "x.txt: ending '.txt' is none of .png, .svg, .pdf. Use one of them.",
         ),
     ],
 )
