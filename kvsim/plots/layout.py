@@ -95,7 +95,7 @@ def set_title(ax: Axes, text: str, name: str | None = None) -> None:
     """The title of a plot, with the run it shows where it shows one; folded to the page."""
     width_in = axes_in(ax)[0]
     page = _page(ax)
-    if page is not None and len(page.axes) == 1:
+    if page is not None and sum(other.get_label() != "<colorbar>" for other in page.axes) == 1:
         width_in = float(page.get_size_inches()[0]) - 1.2
     whole = text if not name else f"{text}: {name}"
     ax.set_title(folded(whole, max(24, int(width_in / 0.118))))
@@ -267,7 +267,8 @@ def spread(places: np.ndarray, least: float) -> np.ndarray:
             pools[-2:] = [((one * size + other * more) / (size + more), size + more)]
     begins = np.repeat([place for place, _ in pools], [size for _, size in pools])
     apart = np.clip(begins, 0.0, max(0.0, 1.0 - float(steps[-1]))) + steps
-    return apart[np.argsort(order, kind="stable")]
+    spread_out: np.ndarray = apart[np.argsort(order, kind="stable")]
+    return spread_out
 
 
 def wipe_frame(ax: Axes) -> None:

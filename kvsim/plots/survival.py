@@ -141,7 +141,7 @@ def _where(tiered: list[bool]) -> str:
     """Where tokens were found, in words."""
     if not any(tiered):
         return " on the device"
-    return " on device and tier" if all(tiered) else ", device and (where there is one) tier"
+    return " on\ndevice and tier" if all(tiered) else " on\ndevice and, where there is one, tier"
 
 
 def _write_counts(ax: Axes, middles: np.ndarray, counts: np.ndarray) -> None:
