@@ -128,10 +128,10 @@ def _heat_map(runs: Runs, choices: _Choices) -> Any:
     figure = choices.figure or "token_hit_rate"
     keys = [x, y, *(["seed"] if "seed" in runs.frame.columns else [])]
     if runs.frame.duplicated(keys).any():
-        others = [key for key in (*varied, "label") if key not in keys]
-        others = [key for key in others if runs.frame[key].nunique(dropna=False) > 1]
+        others = [key for key in varied if key not in keys] or ["label"]
+        vary = "varies" if len(others) == 1 else "vary"
         raise KvsimError(
-            f"{runs.path}: several runs have the same {x} and {y}: {' and '.join(others)} varies "
+            f"{runs.path}: several runs have the same {x} and {y}: {' and '.join(others)} {vary} "
             f"too. {_keep_fewer(runs, others)}"
         )
     return plots.heat_map(runs.frame, x, y, figure=figure)
@@ -288,7 +288,7 @@ def _kept(runs: Runs, where: Iterable[str]) -> Runs:
         column = runs.frame[key]
         has = column.map(lambda value, text=wanted: text in (value_text(value), _plain(value)))
         if not has.any():
-            known = ", ".join(dict.fromkeys(_plain(value) for value in column))
+            known = ", ".join(dict.fromkeys(show(_plain(value)) for value in column))
             raise KvsimError(f"--where: no run has {key} {show(wanted)}. Use one of {known}.")
         frame = runs.frame[has].reset_index(drop=True)
         axes = tuple(axis for axis in runs.axes if frame[axis].nunique(dropna=False) > 1)

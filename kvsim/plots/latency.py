@@ -19,7 +19,7 @@ from kvsim.plots.layout import (
     set_title,
 )
 from kvsim.plots.lines import band_handle, draw_band
-from kvsim.plots.scales import log_axis, percent_axis, scale_x
+from kvsim.plots.scales import log_axis, number_axis, percent_axis, scale_x
 from kvsim.plots.style import INK, InputError, policy_styles, styled, widths
 from kvsim.plots.words import tick_words, words
 from kvsim.study.frames import named_results, scenario_policy, series_of
@@ -165,8 +165,10 @@ def ttft_by_rate(
         ax.set_ylim(ax.get_ylim())
         ax.axhspan(objective_s, max(objective_s, ax.get_ylim()[1]), color=_BEYOND, alpha=0.06, lw=0)
     ax.set_xlabel(words(rate))
-    if rate in frame and frame[rate].nunique() <= 8:
-        scale_x(ax, frame[rate].astype(float).dropna(), tick_words(rate))
+    if "." in rate:  # a key that was varied: a tick at each value
+        scale_x(ax, [value for line in lines for value in line.x], tick_words(rate))
+    else:
+        number_axis(ax.xaxis)
     ax.set_ylabel("TTFT (s)")
     set_title(ax, "Time to first token against request rate")
     entries = [*limit, *band_handle(lines)]

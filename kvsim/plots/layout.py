@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 
@@ -97,8 +98,12 @@ def set_title(ax: Axes, text: str, name: str | None = None) -> None:
     page = _page(ax)
     if page is not None and sum(other.get_label() != "<colorbar>" for other in page.axes) == 1:
         width_in = float(page.get_size_inches()[0]) - 1.2
+    chars = max(24, int(width_in / 0.118))
     whole = text if not name else f"{text}: {name}"
-    ax.set_title(folded(whole, max(24, int(width_in / 0.118))))
+    if name and len(name) <= chars < len(whole):  # better a line of its own than a name in two
+        ax.set_title(f"{folded(text, chars)}:\n{name}")
+    else:
+        ax.set_title(folded(whole, chars))
 
 
 def add_legend(
@@ -222,19 +227,16 @@ def number_ends(
         return
     places = ax.transAxes.inverted().transform(ax.transData.transform(np.array(ends, dtype=float)))
     heights = spread(places[:, 1], 0.97 / max(30, len(ends)))
-    for number, (end, height, color) in enumerate(zip(ends, heights, colors, strict=True), 1):
-        ax.annotate(
-            str(number),
-            end,
-            xytext=(1.012 if side == "right" else 0.01, height),
-            textcoords="axes fraction",
-            va="center",
-            fontsize=7.5,
-            color=INK,
-            gid=_NUMBER if side == "right" else None,
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": color, "lw": 0.7, "shrinkA": 0, "shrinkB": 0},
-        )
+    x = 1.012 if side == "right" else 0.01
+    edge = x if side == "right" else 0.035
+    ties = [[tuple(place), (edge, height)] for place, height in zip(places, heights, strict=True)]
+    ax.add_collection(
+        LineCollection(ties, colors=list(colors), lw=0.7, transform=ax.transAxes, clip_on=False),
+        autolim=False,
+    )
+    gid = _NUMBER if side == "right" else None
+    for number, height in enumerate(heights, 1):
+        ax.text(x, height, str(number), va="center", fontsize=7.5, gid=gid, transform=ax.transAxes)
 
 
 def number_at(ax: Axes, number: int, place: tuple[float, float], color: str) -> None:

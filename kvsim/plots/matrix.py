@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from kvsim.errors import KvsimError
 from kvsim.plots.layout import axes_in, folded, one_axes, set_title, wipe_frame
-from kvsim.plots.pool import group_names, run_name
+from kvsim.plots.pool import group_names, run_name, whole
 from kvsim.plots.scales import tick
 from kvsim.plots.style import INK, SEQUENTIAL, InputError, styled, text_color
 from kvsim.plots.words import (
@@ -122,7 +122,7 @@ def evictions(result: RunResult, *, name: str | None = None, ax: Axes | None = N
     Raises:
         KvsimError: the run's summary does not say.
     """
-    counts = np.array(result.summary.get("evicted_by_group") or [], dtype=float)
+    counts = np.array(whole(result).summary.get("evicted_by_group") or [], dtype=float)
     if not counts.size:
         raise InputError("summary", "does not say who evicted whom. Run it again.")
     groups = group_names(result)

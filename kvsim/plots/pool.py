@@ -34,7 +34,7 @@ def pool_by_state(result: RunResult, *, name: str | None = None, ax: Axes | None
     Raises:
         KvsimError: a column of the timeline is missing, or there is no row.
     """
-    timeline = timeline_of(result)
+    timeline = whole(result).timeline
     needed(timeline, "time_s", "used_blocks", "free_blocks", "free_cached_blocks")
     ax = one_axes(ax)
     columns = ("used_blocks", "free_cached_blocks", "free_blocks")
@@ -67,7 +67,7 @@ def pool_by_group(result: RunResult, *, name: str | None = None, ax: Axes | None
     Raises:
         KvsimError: the timeline is empty.
     """
-    timeline = timeline_of(result)
+    timeline = whole(result).timeline
     needed(timeline, "time_s", "group_cached_blocks")
     ax = one_axes(ax)
     times, by_group, unit = thinned(timeline, ["group_cached_blocks"])
@@ -87,16 +87,16 @@ def pool_by_group(result: RunResult, *, name: str | None = None, ax: Axes | None
     return ax
 
 
-def timeline_of(result: RunResult) -> pd.DataFrame:
-    """The timeline of a run.
+def whole(result: RunResult) -> RunResult:
+    """A result, as plots of one run take it.
 
     Raises:
-        KvsimError: something else was given, as the timeline itself, which does not know its run.
+        KvsimError: something else was given, as the timeline alone, which does not know its run.
     """
     if not hasattr(result, "timeline"):
         kind = type(result).__name__
         raise InputError("result", f"is a {kind}, not the result of a run. Give the result whole.")
-    return result.timeline
+    return result
 
 
 def run_name(result: RunResult, name: str | None) -> str:

@@ -46,8 +46,9 @@ def percent_tick(fraction: float) -> str:
 def bytes_tick(value: float) -> str:
     """A size in the largest unit that says it exactly, in powers of 1024 before those of 1000."""
     for size, unit in (*_KIBI, *((size, f"{letter.upper()}B") for size, letter in _THOUSANDS)):
-        if value >= size and (value / size * 100).is_integer():
-            return f"{value / size:.6g} {unit}"
+        text = f"{value / size:.6g}"
+        if value >= size and len(text) <= 5 and float(text) * size == value:
+            return f"{text} {unit}"
     return f"{tick(value)}B"
 
 
@@ -65,7 +66,7 @@ def count_axis(axis: Any) -> None:
 
 def number_axis(axis: Any, shown: Callable[[float], str] = tick) -> None:
     """Show amounts on a linear axis, with few ticks."""
-    axis.set_major_locator(MaxNLocator(5, steps=_STEPS))
+    axis.set_major_locator(MaxNLocator(6, steps=_STEPS))
     axis.set_major_formatter(FuncFormatter(lambda value, _: shown(value)))
 
 

@@ -9,7 +9,6 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from kvsim.errors import KvsimError
 from kvsim.plots.layout import (
     NUMBERED_FROM,
     add_legend,
@@ -111,13 +110,15 @@ def _binned(
     """Requests, and the shares found on the device and anywhere, of each bin [bins].
 
     Raises:
-        KvsimError: the run has none of the requests.
+        InputError: the run has none of the requests.
     """
     columns = ["request_id", "hit_tokens", "external_hit_tokens"]
     ran = result.requests.loc[result.requests["hit_tokens"].notna(), columns]
     joined = offered.merge(ran, on="request_id")
     if joined.empty:
-        raise KvsimError(f"{name}: has none of the workload's requests. Give its own reuse.")
+        raise InputError(
+            "reuse", f"{name} ran another workload. Draw runs of one workload, with its own reuse."
+        )
     num_bins = len(edges) - 1
     bins = np.clip(np.digitize(joined["idle_s"], edges) - 1, 0, num_bins - 1)
     num = np.bincount(bins, minlength=num_bins)

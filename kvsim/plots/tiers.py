@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from kvsim.plots.layout import add_legend, bars_size_in, folded, one_axes, set_title
-from kvsim.plots.pool import run_name, thinned, timeline_of
+from kvsim.plots.pool import run_name, thinned, whole
 from kvsim.plots.scales import number_axis, percent_axis
 from kvsim.plots.style import INK, InputError, policy_styles, styled
 from kvsim.study.frames import named_results, scenario_policy
@@ -60,7 +60,8 @@ def bytes_by_tier(results: Results, *, ax: Axes | None = None) -> Axes:
             gigabytes = figures[key] / 1e9
             ax.barh(row + shift, gigabytes, 0.38, color=style.color, hatch=hatch, edgecolor="white")
             word = key.removeprefix("bytes_")
-            ax.text(gigabytes, row + shift, f" {word} {gigabytes:,.1f}", va="center", size=9.5)
+            amount = f"{gigabytes:,.1f}" if gigabytes >= 10 else f"{gigabytes:.3g}"
+            ax.text(gigabytes, row + shift, f" {word} {amount}", va="center", size=9.5)
     ax.set_yticks(range(len(rows)), [folded(name) for name in names])
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_xlim(0, most / 1e9 * 1.3 if most else 1)
@@ -85,10 +86,10 @@ def link_utilization(result: RunResult, *, name: str | None = None, ax: Axes | N
     Raises:
         KvsimError: the timeline knows no link.
     """
-    timeline = timeline_of(result)
+    timeline = whole(result).timeline
     links = [name for name in _LINKS if name in timeline and timeline[name].notna().any()]
     if not links:
-        raise InputError("timeline", "knows no link. Set offload: in the scenario.")
+        raise InputError("timeline", "there is no link. Set offload: in the scenario.")
     ax = one_axes(ax)
     known = timeline[timeline[links].notna().all(axis="columns")]  # some time passed before
     times, busy, unit = thinned(known, links, _NUM_POINTS_MAX)

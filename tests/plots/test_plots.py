@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from kvsim import plots
 from kvsim.errors import KvsimError
-from kvsim.plots.style import policy_styles
+from kvsim.plots.style import policy_styles, styled
 from kvsim.policies.names import policy_name
 from kvsim.results.store import RunResult
 from kvsim.results.variants import run_variant
@@ -98,6 +98,23 @@ def test_the_callers_settings_are_left_alone() -> None:
     assert mpl.rcParams == before
 
 
+def test_a_way_of_showing_figures_loaded_by_a_plot_stays() -> None:
+    before = mpl.is_interactive()
+
+    @styled
+    def first_plot_of_a_notebook() -> None:
+        mpl.interactive(True)  # as the notebook's backend does once pyplot is loaded
+        mpl.rcParams["lines.linewidth"] = 7.0
+
+    width = mpl.rcParams["lines.linewidth"]
+    try:
+        first_plot_of_a_notebook()
+        assert mpl.is_interactive()
+        assert mpl.rcParams["lines.linewidth"] == width
+    finally:
+        mpl.interactive(before)
+
+
 # --- what plots show ---
 
 
@@ -132,6 +149,34 @@ def test_hit_rate_against_capacity() -> None:
     assert texts(ax) == ["infinite cache 35.0%"]
     assert ax.get_ylim()[0] == 0
     assert [label.get_text() for label in ax.get_xticklabels()] == ["1k", "2k", "4k"]
+
+
+def test_the_band_is_in_the_legend() -> None:
+    seeds = [
+        capacity_frame().assign(
+            seed=seed, token_hit_rate=capacity_frame()["token_hit_rate"] + shift
+        )
+        for seed, shift in enumerate([0.0, 0.01, 0.05])
+    ]
+    frame = pd.concat(seeds).assign(arrivals_per_s=lambda rows: rows["num_blocks"] / 1000)
+    band = "band: least to most of\n3 seeds; line: their mean"
+    ax = plots.hit_rate_by_capacity(frame)
+    assert [text.replace("\n", " ") for text in legend(ax)][-1] == band.replace("\n", " ")
+    low, high = ax.collections[0].get_paths()[0].get_extents().get_points()[:, 1]
+    assert (low, high) == pytest.approx((0.01, 0.15))
+    ttft = frame.assign(**{"ttft_s.p50": frame["token_hit_rate"], "ttft_s.p99": 1.0})
+    assert legend(plots.ttft_by_rate(ttft))[-1].startswith("band: least to most of")
+    assert "band" not in " ".join(legend(plots.hit_rate_by_capacity(capacity_frame())))
+
+
+def test_a_size_has_its_unit_at_the_ticks() -> None:
+    frame = capacity_frame().assign(capacity=lambda rows: rows["num_blocks"] / 1000 * 2**34)
+    frame = frame.rename(columns={"capacity": "offload.capacity"})
+    ax = plots.hit_rate_by_capacity(frame, capacity="offload.capacity")
+    ax.figure.draw_without_rendering()
+    labels = [label.get_text() for label in ax.get_xticklabels()]
+    assert labels == ["16 GiB", "32 GiB", "64 GiB"]
+    assert ax.get_xlabel() == "Capacity of the tier"
 
 
 def test_policies_side_by_side(results: dict[str, RunResult]) -> None:
@@ -192,6 +237,49 @@ def test_ttft_against_rate() -> None:
     assert p50.get_linewidth() < p99.get_linewidth()
 
 
+@pytest.mark.parametrize("worst", [0.9, 3.0, 90.0])
+def test_with_an_objective_times_are_on_a_log_axis(worst: float) -> None:
+    frame = pd.DataFrame(
+        {
+            "label": "a",
+            "policy": "prepend, dense",
+            "arrivals_per_s": [1.0, 2.0],
+            "ttft_s.p50": [0.4, 0.5],
+            "ttft_s.p99": [0.5, worst],
+        }
+    )
+    ax = plots.ttft_by_rate(frame, objective_s=2)
+    assert ax.get_yscale() == "log"
+    assert plots.ttft_by_rate(frame).get_yscale() == ("log" if worst == 90.0 else "linear")
+    (beyond,) = ax.patches  # tinted, from the objective to the top
+    assert beyond.get_y() == 2.0
+    assert beyond.get_y() + beyond.get_height() == pytest.approx(ax.get_ylim()[1])
+
+
+def test_plots_of_one_run_name_it(results: dict[str, RunResult]) -> None:
+    result = with_tier(results["dense"])
+    for draw, what in (
+        (plots.pool_by_state, "Blocks of the pool by state"),
+        (plots.pool_by_group, "Cached blocks by KV cache group"),
+        (plots.evictions, "What evicted what, "),
+        (plots.link_utilization, "Link utilization"),
+    ):
+        titles = [
+            draw(run, **named).get_title(loc="left").replace("\n", " ")
+            for run, named in (
+                (result, {}),
+                (result, {"name": "mine"}),
+                (replace(result, variant="default"), {}),
+            )
+        ]
+        assert all(title.startswith(what) for title in titles)
+        # A run without variants goes by its scenario.
+        assert [title.split(": ")[1] for title in titles] == ["dense", "mine", "plots"]
+        with pytest.raises(KvsimError) as caught:
+            draw(result.timeline)  # type: ignore[arg-type]
+        assert "Give the result whole." in str(caught.value)
+
+
 def test_the_pool_by_state_fills_the_pool(results: dict[str, RunResult]) -> None:
     result = results["dense"]
     ax = plots.pool_by_state(result)
@@ -238,7 +326,9 @@ def test_survival(scenario: Scenario, results: dict[str, RunResult]) -> None:
     other = offered.assign(request_id="other")
     with pytest.raises(KvsimError) as caught:
         plots.prefix_survival(results, other)
-    assert str(caught.value) == ("append: has none of the workload's requests. Give its own reuse.")
+    assert str(caught.value) == (
+        "reuse: append ran another workload. Draw runs of one workload, with its own reuse."
+    )
 
 
 def test_the_retention_tradeoff() -> None:
@@ -328,7 +418,7 @@ def test_what_runs_do_not_have_is_said(results: dict[str, RunResult]) -> None:
         ),
         (
             lambda: plots.link_utilization(dense),
-            "timeline: knows no link. Set offload: in the scenario.",
+            "timeline: there is no link. Set offload: in the scenario.",
         ),
         (lambda: plots.frame([]), "results: there are none. Give one or more."),
         (
