@@ -12,6 +12,7 @@ from kvsim.cache.manager import CacheConfig, KVCache
 from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import SessionFeeder
+from kvsim.engine.jobs import SchedulerConfig
 from kvsim.engine.replica import Replica
 from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.tiers import make_tiers, tier_warnings
@@ -98,11 +99,13 @@ def simulate(
     tiers = make_tiers(scenario, clock, cache, step_time)
     scheduler = Scheduler(
         cache,
-        max_num_batched_tokens=scenario.engine.max_num_batched_tokens,
-        max_num_seqs=scenario.engine.max_num_seqs,
-        max_model_len=scenario.max_model_len,
-        long_prefill_token_threshold=scenario.engine.long_prefill_token_threshold,
-        connector=None if tiers is None else tiers.offloading.connector,
+        SchedulerConfig(
+            max_num_batched_tokens=scenario.engine.max_num_batched_tokens,
+            max_num_seqs=scenario.engine.max_num_seqs,
+            max_model_len=scenario.max_model_len,
+            long_prefill_token_threshold=scenario.engine.long_prefill_token_threshold,
+        ),
+        None if tiers is None else tiers.offloading.connector,
     )
     requests, timeline = RequestLog(), TimelineLog()
     replica = Replica(

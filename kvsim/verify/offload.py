@@ -9,14 +9,15 @@ import numpy as np
 
 from kvsim.cache.content import GROUP_BITS, POSITION_BITS
 from kvsim.cache.manager import KVCache
-from kvsim.engine.scheduler import Scheduler, StepPlan
+from kvsim.engine.jobs import StepPlan
+from kvsim.engine.scheduler import Scheduler
 from kvsim.offload.connector import OffloadConnector
 from kvsim.offload.cpu_tier import ChunkTier
 from kvsim.offload.geometry import tokens_per_chunk
 from kvsim.verify.cache_ops import cache_config
 from kvsim.verify.reading import Line, Transcript
 from kvsim.verify.report import Answer, Following
-from kvsim.verify.steps import read_arrivals
+from kvsim.verify.steps import read_arrivals, scheduler_config
 
 _NOTHING: dict[str, Any] = {
     "admitted": {},
@@ -81,14 +82,7 @@ class _Engine:
             )
         except ValueError as error:
             transcript.refuse(1, f"config: {error}")
-        self._scheduler = Scheduler(
-            cache,
-            max_num_batched_tokens=config["max_num_batched_tokens"],
-            max_num_seqs=config["max_num_seqs"],
-            max_model_len=config["max_model_len"],
-            long_prefill_token_threshold=config["long_prefill_token_threshold"],
-            connector=self._connector,
-        )
+        self._scheduler = Scheduler(cache, scheduler_config(config), self._connector)
         self._load_steps = config["load_steps"]
         self._store_steps = config["store_steps"]
         self._tokens = [
@@ -109,7 +103,7 @@ class _Engine:
                 self._num_steps = None
                 return
             scheduled = {job.request.request_id: num for job, num in scheduler.scheduled()}
-            _, finished = scheduler.end_step()
+            _, finished = scheduler.end_step() if plan.num_computing else ([], [])
             scheduler.complete(self._done(step, plan))
             got = {
                 "step": step,
@@ -127,7 +121,10 @@ class _Engine:
     def _is_busy(self) -> bool:
         scheduler = self._scheduler
         return bool(
-            scheduler.running or scheduler.waiting or scheduler.loading or scheduler.in_flight
+            scheduler.running
+            or scheduler.waiting
+            or scheduler.loading
+            or scheduler.transfers_in_flight
         )
 
     def _done(self, step: int, plan: StepPlan) -> list[int]:
