@@ -26,6 +26,8 @@ class EngineProfile:
             drops its block only where EAGLE is on; its lookup may read the last token; the end of
             a prompt is entered in the index.
         masks_follow_eagle: masks and the index give an EAGLE group its block beyond a boundary.
+        has_async: how its steps overlap is known; they do by default.
+        has_key_lookahead: with a drafter a block's key covers what it reads behind the block.
     """
 
     name: str
@@ -35,6 +37,8 @@ class EngineProfile:
     has_junctions: bool
     follows_eagle: bool
     masks_follow_eagle: bool
+    has_async: bool = False
+    has_key_lookahead: bool = False
 
 
 PROFILES = {
@@ -42,7 +46,7 @@ PROFILES = {
     for profile in (
         EngineProfile("vllm-0.22", APPEND, None, False, False, False, False),
         EngineProfile("vllm-0.23", PREPEND_UNCACHED_WINDOW, None, True, False, False, True),
-        EngineProfile("vllm-0.33", PREPEND_UNCACHED, 0, True, True, True, True),
+        EngineProfile("vllm-0.33", PREPEND_UNCACHED, 0, True, True, True, True, True, True),
     )
 }
 
