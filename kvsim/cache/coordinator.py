@@ -58,7 +58,7 @@ class Core(NamedTuple):
         answer: int64 [2 + groups]: the last lookup's hit and junction, then each spec's reach in
             the order in which specs are asked.
         boundaries: int64 [4], scratch: reachable boundaries of a prompt in tokens.
-        kept: bool, scratch: a mask, as long as the most blocks that become full at once.
+        kept: bool, scratch: a mask, or a piece of one, of the blocks that become full at once.
     """
 
     pool: Pool
@@ -207,6 +207,8 @@ def allocate_first(
     watermark: int,
 ) -> int:
     """Seat a sequence and ``allocate`` with its hit."""
+    if hit_tokens > (ends[-1] if len(ends) > 0 else 0):
+        return STALE_HIT  # of another sequence: its blocks would be looked for beyond this one's
     seat(arrays, slot, uids, ends, num_prompt, junction)
     return allocate(arrays, slot, num_new, hit_tokens, lookahead, full_fit, num_reserved, watermark)
 
@@ -222,7 +224,7 @@ def _missing(tables: Tables, slot: int, num_tokens: int, hit_tokens: int, capped
             required = min(required, row.cap)
         held = tables.tables[slot, group].length
         if hit_tokens != NOT_FIRST:
-            held = hit_tokens // row.block_size
+            held = (hit_tokens + row.beyond) // row.block_size
         missing += max(0, required - held)
     return missing
 

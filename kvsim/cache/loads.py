@@ -58,6 +58,8 @@ def allocate_load(
     """
     core = assemble(arrays)
     pool, tables, rules = core.pool, core.tables, core.rules[0]
+    if hit_tokens > (ends[-1] if len(ends) > 0 else 0):
+        return STALE_HIT  # of another sequence
     seat(arrays, slot, uids, ends, num_prompt, junction)
     sequence = tables.sequences[slot]
     total = min(hit_tokens + num_external, rules.max_model_len)

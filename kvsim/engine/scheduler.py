@@ -46,6 +46,7 @@ from kvsim.engine.stepping import (
 )
 from kvsim.engine.waiting import WaitingQueue
 from kvsim.offload.transfers import Connector
+from kvsim.policies.profiles import PROFILES
 from kvsim.times.step_time import StepTimeParams
 from kvsim.workload.request import Request
 
@@ -80,6 +81,7 @@ class Scheduler:
         self.loading: list[Load] = []
         self.connector = connector
         self.counters = Counters()
+        self._profile = PROFILES[cache.config.profile]
         self._batch = make_batch(
             config.max_num_seqs,
             depth=config.depth,
@@ -151,7 +153,8 @@ class Scheduler:
         batch = self._batch
         batch.meter[BUDGET] = self.config.max_num_batched_tokens
         threshold = self.config.long_prefill_token_threshold
-        if len(self.running) + len(self.waiting) + len(self.loading) <= 1:
+        num_requests = len(self.running) + len(self.waiting) + len(self.loading)
+        if num_requests <= 1 and self._profile.spares_lone_prefills:
             threshold = 0  # nobody else would have to wait
         defer_prefills = self._defers_prefills
         self._schedule_running(plan, threshold, defer_prefills)
@@ -373,6 +376,8 @@ class Scheduler:
             job = self.waiting.first
             sequence = job.sequence
             hit = cache.lookup(sequence)
+            if self._profile.counts_lookups:
+                self._count(job, sequence.content.num_tokens, hit.tokens)
             num_external = 0
             if connector is not None:
                 answer = connector.match(sequence, hit.tokens)
@@ -411,7 +416,8 @@ class Scheduler:
             if job.num_preemptions == 0:
                 job.hit = hit
             job.num_external = num_external
-            self._count(job, sequence.content.num_tokens, hit.tokens)
+            if not self._profile.counts_lookups:
+                self._count(job, sequence.content.num_tokens, hit.tokens)
             if num_external:
                 load = Load(job, hit)
                 self.loading.append(load)

@@ -177,6 +177,7 @@ class OffloadConnector:
             request.progress.chunk_starts.tolist(),
             num_tokens,
             num_local,
+            load_once=self._cache.config.enable_caching,
         )
         if hit is not None and not request.asked:
             request.asked = True

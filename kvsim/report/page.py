@@ -20,6 +20,7 @@ from kvsim.errors import KvsimError
 from kvsim.metrics.figures import FOUND_RATE
 from kvsim.results.tables import NO_FIGURE, difference_text, exists, percent, seconds, short
 from kvsim.scenario.reading import shareable_yaml
+from kvsim.scenario.writing import write_text
 from kvsim.study import findings
 from kvsim.study.frames import POLICY_KEYS
 from kvsim.study.runs import Runs, labelled, mean_rows, read_runs, value_text
@@ -64,7 +65,7 @@ def write_report(path: Path | str, out: Path | str, question: str | None = None)
     text = report_html(read_runs(path), question)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+        write_text(out, text)
     except OSError as error:
         raise KvsimError(
             f"{out}: cannot be written: {error.strerror}. Give another --out."

@@ -201,6 +201,27 @@ _OFFLOAD: dict[str, Fields] = {
     },
 }
 
+_MOONCAKE: dict[str, Fields] = {
+    "request": _STEPS["request"],
+    "step": {
+        **_STEPS["step"],
+        **{name: answered(ANY, required=False) for name in ("external", "saves", "loads")},
+        "queue": answered(list_of(NUMBER)),
+    },
+    "totals": {
+        name: answered(NUMBER)
+        for name in (
+            "steps",
+            "external_queries",
+            "external_hits",
+            "queries",
+            "hits",
+            "saved",
+            "loaded",
+        )
+    },
+}
+
 _GROUP_KINDS = one_of(("full", "sliding_window", "mamba"))
 
 _MASKS: dict[str, Fields] = {
@@ -282,6 +303,7 @@ OPS: dict[str, dict[str, Fields]] = {
     "kvsim-masks/1": _MASKS,
     "kvsim-offload/1": _OFFLOAD,
     "kvsim-async/1": _ASYNC,
+    "kvsim-mooncake/1": _MOONCAKE,
 }
 """By format and op, the fields of a line besides `op`."""
 
@@ -307,6 +329,11 @@ _SCHEDULER: dict[str, Field] = {
     "long_prefill_token_threshold": asked(COUNT),
 }
 
+_TRANSFER_TIMES: dict[str, Field] = {
+    "load_steps": asked(POSITIVE),
+    "store_steps": asked(POSITIVE),
+}
+
 DRAFTER: Fields = {
     "k": asked(whole_number(1, 64)),
     "accept": asked(SHARE),
@@ -318,8 +345,7 @@ STEPPED_TIER: Fields = {
     "blocks_per_chunk": asked(POSITIVE),
     "eviction": asked(one_of(("lru", "arc"))),
     "prompt_only": asked(FLAG),
-    "load_steps": asked(POSITIVE),
-    "store_steps": asked(POSITIVE),
+    **_TRANSFER_TIMES,
 }
 
 
@@ -345,8 +371,7 @@ CONFIGS: dict[str, Fields] = {
         "blocks_per_chunk": asked(POSITIVE),
         "eviction": asked(one_of(("lru", "arc"))),
         "prompt_only": asked(FLAG),
-        "load_steps": asked(POSITIVE),
-        "store_steps": asked(POSITIVE),
+        **_TRANSFER_TIMES,
     },
     "kvsim-async/1": {
         **_CACHE,
@@ -360,6 +385,7 @@ CONFIGS: dict[str, Fields] = {
         "reserve_full_isl": asked(FLAG, required=False),
         "prefill_schedule_interval": asked(POSITIVE, required=False),
     },
+    "kvsim-mooncake/1": {**_CACHE, **_SCHEDULER, **_TRANSFER_TIMES},
 }
 """By format, the fields of the first line's `config`; `kvsim-masks/1` has none."""
 

@@ -22,7 +22,7 @@ _PROFILES = {"0.22": "vllm-0.22", "0.23": "vllm-0.23", "0.33": "vllm-0.33"}
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW_BITS = 31  # zlib's way of asking for a gzip header
 _PIECE_BYTES = 4096  # unpacked at a time, so that a break is found near its place
-_ENDS_WITH_TOTALS = ("kvsim-steps/1", "kvsim-offload/1", "kvsim-async/1")
+_ENDS_WITH_TOTALS = ("kvsim-steps/1", "kvsim-offload/1", "kvsim-mooncake/1", "kvsim-async/1")
 
 
 class TranscriptError(KvsimError):

@@ -18,6 +18,10 @@ from kvsim.workload.request import Request
 _NOTHING: dict[str, Any] = {"admitted": {}, "preempted": [], "finished": []}
 """What an absent answer says."""
 
+_RESUMED_APART = ("vllm-0.22", "vllm-0.23")
+"""Releases that told their workers of requests that come back apart from those that start, so that
+``admitted`` in their recordings names the latter only."""
+
 
 def follow(transcript: Transcript) -> Following:
     """Let the requests arrive, run step after step, and yield every answer beside the core's.
@@ -35,7 +39,7 @@ def follow(transcript: Transcript) -> Following:
     scheduler = Scheduler(cache, scheduler_config(config))
     recorded = iter([line for line in transcript.lines if line.op != "request"])
     num_steps = 0
-    for step, got in _steps(scheduler, arrivals):
+    for step, got in _steps(scheduler, arrivals, transcript.profile not in _RESUMED_APART):
         num_steps = step + 1
         if got is None:
             continue
@@ -71,7 +75,7 @@ def _counters(scheduler: Scheduler) -> dict[str, int]:
 
 
 def _steps(
-    scheduler: Scheduler, arrivals: deque[tuple[int, Request]]
+    scheduler: Scheduler, arrivals: deque[tuple[int, Request]], names_resumed: bool
 ) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Number and answers of each step, up to the engine's last; None where it does nothing.
 
@@ -88,12 +92,11 @@ def _steps(
             return
         scheduled = {job.request.request_id: num for job, num in scheduler.scheduled()}
         _, finished = scheduler.end_step() if plan.num_computing else ([], [])
+        admitted = plan.started + (plan.resumed if names_resumed else [])
         got = {
             "step": step,
             "scheduled": scheduled,
-            "admitted": {
-                job.request.request_id: hit.tokens for job, hit in plan.started + plan.resumed
-            },
+            "admitted": {job.request.request_id: hit.tokens for job, hit in admitted},
             "preempted": sorted(job.request.request_id for job in plan.preempted),
             "finished": sorted(job.request.request_id for job in finished),
             "free": scheduler.cache.num_free,

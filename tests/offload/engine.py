@@ -119,7 +119,7 @@ class Engine:
         for each in requests:
             self.scheduler.add(each)
         start = self.num_steps
-        while self.scheduler.has_work or self.scheduler.in_flight:
+        while self.scheduler.has_work or self.scheduler.transfers_in_flight:
             plan = self.step()
             assert plan.stuck is None
             assert self.num_steps < start + 5000, "the scheduler does not come to an end"

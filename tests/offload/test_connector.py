@@ -233,7 +233,7 @@ def test_loads_are_served_before_who_waits() -> None:
     ):
         engine.scheduler.add(each)
     order: list[str] = []
-    while engine.scheduler.has_work or engine.scheduler.in_flight:
+    while engine.scheduler.has_work or engine.scheduler.transfers_in_flight:
         order += [job.request.request_id for job, _ in engine.step().started]
     assert order == ["a1", "a3", "a2", "a4"]
 

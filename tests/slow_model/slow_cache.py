@@ -38,12 +38,18 @@ class Profile:
     masks_follow_eagle: bool
     """The mask and the index give an EAGLE group its block beyond the boundary; and window groups
     have a mask also where their block is the scheduler block."""
+    cuts_every_hit: bool
+    """All full-attention groups are cut back to the hit, not only those of the first spec."""
+    counts_lookups: bool
+    """Counters count every lookup of a request that waits, not the one it is admitted with."""
+    spares_lone_prefills: bool
+    """The long-prefill threshold leaves a request alone that is alone."""
 
 
 PROFILES = {
-    "vllm-0.22": Profile("append", False, False, False),
-    "vllm-0.23": Profile("prepend-uncached-window", False, False, True),
-    "vllm-0.33": Profile("prepend-uncached", True, True, True),
+    "vllm-0.22": Profile("append", False, False, False, False, True, False),
+    "vllm-0.23": Profile("prepend-uncached-window", False, False, True, False, True, False),
+    "vllm-0.33": Profile("prepend-uncached", True, True, True, True, False, True),
 }
 
 
@@ -202,7 +208,9 @@ class SlowCache:
                 break
         seq.hit = bound
         for g, spec in enumerate(self.groups):
-            if spec.kind == "full":
+            if spec.kind == "full" and (
+                self.profile.cuts_every_hit or g in self.lookup_groups[0][0]
+            ):
                 found[g] = found[g][: ceil_div(bound, spec.block_size)]
         seq.hit_blocks = [found[g] for g in range(len(self.groups))]
         if longest > bound and self.profile.knows_junction:

@@ -133,7 +133,8 @@ class SlowScheduler:
         """What the next step does; it is in flight from then on, if it computes anything."""
         step = Step()
         crowded = len(self.waiting) + len(self.running) > 1
-        threshold = self.threshold if crowded else 0
+        spared = not crowded and self.cache.profile.spares_lone_prefills
+        threshold = 0 if spared else self.threshold
 
         def left() -> int:
             return self.budget - sum(part.num_tokens for part in step.parts)
@@ -174,6 +175,8 @@ class SlowScheduler:
                 break
             job = self.waiting[0]
             hit, _, _ = self.cache.lookup(job.name, job.content(), job.num_prompt)
+            if self.cache.profile.counts_lookups:
+                self._count(job, hit)
             want = chunk(job.num_tokens - hit)
             watermark = self.watermark if step.parts else 0
             if (
@@ -182,7 +185,8 @@ class SlowScheduler:
             ):
                 self.cache.forget(job.name)
                 break
-            self._count(job, hit)
+            if not self.cache.profile.counts_lookups:
+                self._count(job, hit)
             self.running.append(self.waiting.pop(0))
             job.is_running = True
             job.num_computed = hit
