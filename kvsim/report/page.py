@@ -203,8 +203,8 @@ def _setup(runs: Runs, ceiling: float | None) -> str:
         "Model": _model(scenario),
         "Node": f"{_node(scenario)}, tensor parallel {scenario.num_ranks}",
         "Block pool": f"{_range(runs.frame['num_blocks'])} blocks",
-        "Engine": f"{scenario.engine.profile}, {scenario.engine.max_num_batched_tokens:,} tokens a "
-        f"step, {scenario.engine.max_num_seqs} sequences, up to {scenario.max_model_len:,} tokens",
+        "Engine": f"{scenario.engine.profile}, {scenario.max_num_batched_tokens:,} tokens a "
+        f"step, {scenario.max_num_seqs} sequences, up to {scenario.max_model_len:,} tokens",
         "Policies": "; ".join(dict.fromkeys(str(policy) for policy in runs.frame["policy"])),
         "Workload": f"{_workload(scenario)}: {int(first['num_requests']):,} requests, "
         f"{_range(runs.frame['arrivals_per_s'])} a second, "
