@@ -31,10 +31,8 @@ CHECKS_BOUNDS = os.environ.get("KVSIM_BOUNDSCHECK", "0") not in ("", "0")
 """Whether compiled code checks the bounds of its arrays."""
 
 _PACKAGE = Path(__file__).parent
-_SOURCES = (
-    "jit.py",
-    *(f"{room}/*.py" for room in ("cache", "policies", "times", "offload", "engine")),
-)
+_ROOMS = ("cache", "policies", "times", "offload", "engine")
+_SOURCES = ("jit.py", *(f"{room}/*.py" for room in _ROOMS))
 
 
 def _digest() -> str:
@@ -77,7 +75,7 @@ def is_cold() -> bool:
     return _FOLDER is not None and next(_FOLDER.rglob("*.nbi"), None) is None
 
 
-class Compilation(event.Listener):  # type: ignore[misc]  # numba has no types
+class Compilation(event.Listener):
     """How long code was compiled while `watch_compilation` watched.
 
     Attributes:
