@@ -4,6 +4,10 @@ The core works block by block, as the engine does; numba turns those loops into 
 Compiled code is kept between runs in a folder named after a digest of every source file that
 can be compiled together: numba alone looks only at the file of the function it loads, and would
 go on using a caller compiled with an older version of what it calls.
+
+With ``KVSIM_BOUNDSCHECK=1`` in the environment every access to an array is checked against its
+length: one outside raises IndexError where it would silently read or write other memory. That is
+for tests; it is slower, and what it compiles is kept apart.
 """
 
 from __future__ import annotations
@@ -12,16 +16,23 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba.core import event
 
 F = TypeVar("F", bound=Callable[..., object])
 
+CHECKS_BOUNDS = os.environ.get("KVSIM_BOUNDSCHECK", "0") not in ("", "0")
+"""Whether compiled code checks the bounds of its arrays."""
+
 _PACKAGE = Path(__file__).parent
-_SOURCES = ("jit.py", "cache/*.py", "policies/*.py", "engine/*.py", "offload/*.py")
+_ROOMS = ("cache", "policies", "times", "offload", "engine")
+_SOURCES = ("jit.py", *(f"{room}/*.py" for room in _ROOMS))
 
 
 def _digest() -> str:
@@ -37,9 +48,10 @@ def _digest() -> str:
 def _cache_folder() -> Path | None:
     """Where compiled code is kept, or None where nothing can be written."""
     digest = _digest()
+    name = f"{digest}-checked" if CHECKS_BOUNDS else digest
     private = f"kvsim-jit-{os.getuid()}" if hasattr(os, "getuid") else "kvsim-jit"
     for parent in (_PACKAGE / "__pycache__" / "jit", Path(tempfile.gettempdir()) / private):
-        folder = parent / digest
+        folder = parent / name
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():
@@ -47,7 +59,7 @@ def _cache_folder() -> Path | None:
             if not os.access(folder, os.W_OK):
                 continue
             for other in parent.iterdir():
-                if other.name != digest:  # of an older version
+                if not other.name.startswith(digest):  # of an older version
                     shutil.rmtree(other, ignore_errors=True)
         except OSError:
             continue
@@ -61,6 +73,45 @@ _FOLDER = _cache_folder()
 def is_cold() -> bool:
     """Whether compiled code is kept between runs and there is none yet: the first will compile."""
     return _FOLDER is not None and next(_FOLDER.rglob("*.nbi"), None) is None
+
+
+class Compilation(event.Listener):
+    """How long code was compiled while `watch_compilation` watched.
+
+    Attributes:
+        wall_s: real time spent compiling so far; loading kept code does not count.
+    """
+
+    def __init__(self, on_start: Callable[[], None] | None) -> None:
+        self.wall_s = 0.0
+        self._on_start = on_start
+        self._depth = 0
+        self._since_s = 0.0
+
+    def on_start(self, event: object) -> None:
+        """A function begins to be compiled, perhaps on behalf of another."""
+        if self._depth == 0:
+            if self._on_start is not None and self.wall_s == 0.0:
+                self._on_start()
+            self._since_s = time.perf_counter()
+        self._depth += 1
+
+    def on_end(self, event: object) -> None:
+        """A function has been compiled."""
+        self._depth -= 1
+        if self._depth == 0:
+            self.wall_s += time.perf_counter() - self._since_s
+
+
+@contextmanager
+def watch_compilation(on_start: Callable[[], None] | None = None) -> Iterator[Compilation]:
+    """Watch what is compiled inside the block.
+
+    Args:
+        on_start: called once, when the first function begins to be compiled.
+    """
+    with event.install_listener("numba:compile", Compilation(on_start)) as compilation:
+        yield compilation
 
 
 def njit(function: F) -> F:
@@ -80,7 +131,11 @@ def njit(function: F) -> F:
     settings.CACHE_DIR = "" if _FOLDER is None else str(_FOLDER)
     try:
         compiled: F = decorate(
-            cache=_FOLDER is not None, error_model="numpy", forceinline=True, _nrt=False
+            cache=_FOLDER is not None,
+            error_model="numpy",
+            forceinline=True,
+            boundscheck=CHECKS_BOUNDS,
+            _nrt=False,
         )(function)
     finally:
         settings.CACHE_DIR = before

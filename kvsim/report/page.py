@@ -20,6 +20,7 @@ from kvsim.errors import KvsimError
 from kvsim.metrics.figures import FOUND_RATE
 from kvsim.results.tables import NO_FIGURE, difference_text, exists, percent, seconds, short
 from kvsim.scenario.reading import shareable_yaml
+from kvsim.scenario.writing import write_text
 from kvsim.study import findings
 from kvsim.study.frames import POLICY_KEYS
 from kvsim.study.runs import Runs, labelled, mean_rows, read_runs, value_text
@@ -64,7 +65,7 @@ def write_report(path: Path | str, out: Path | str, question: str | None = None)
     text = report_html(read_runs(path), question)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+        write_text(out, text)
     except OSError as error:
         raise KvsimError(
             f"{out}: cannot be written: {error.strerror}. Give another --out."
@@ -202,8 +203,8 @@ def _setup(runs: Runs, ceiling: float | None) -> str:
         "Model": _model(scenario),
         "Node": f"{_node(scenario)}, tensor parallel {scenario.num_ranks}",
         "Block pool": f"{_range(runs.frame['num_blocks'])} blocks",
-        "Engine": f"{scenario.engine.profile}, {scenario.engine.max_num_batched_tokens:,} tokens a "
-        f"step, {scenario.engine.max_num_seqs} sequences, up to {scenario.max_model_len:,} tokens",
+        "Engine": f"{scenario.engine.profile}, {scenario.max_num_batched_tokens:,} tokens a "
+        f"step, {scenario.max_num_seqs} sequences, up to {scenario.max_model_len:,} tokens",
         "Policies": "; ".join(dict.fromkeys(str(policy) for policy in runs.frame["policy"])),
         "Workload": f"{_workload(scenario)}: {int(first['num_requests']):,} requests, "
         f"{_range(runs.frame['arrivals_per_s'])} a second, "

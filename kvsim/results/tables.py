@@ -14,39 +14,79 @@ NO_FIGURE = "-"
 _THOUSANDS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def summary_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
-    """A row a variant, from summaries by name; at most 120 columns wide for names up to 22.
+def summary_table(summaries: Mapping[str, Mapping[str, Any]], width: int | None = None) -> Table:
+    """A row a variant, from summaries by name.
 
-    Refused requests get a column where there are any, and so do hits in a tier, as a share of the
-    prompt tokens.
+    Refused requests get a column where there are any, goodput where there is an objective, hits in
+    a tier, as a share of the prompt tokens, where there is a tier, and times where real ones are
+    kept.
+
+    Args:
+        summaries: by variant.
+        width: characters there are; columns that matter least are left out until the rest fits,
+            which the caption says. None leaves none out.
     """
     from rich import box
     from rich.table import Table
 
-    # Folded, never cut: in a narrow terminal a figure in two lines is better than half of one.
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    table.add_column("variant", overflow="fold")
     rows = {name: _row(summary) for name, summary in summaries.items()}
     shown = {
         _REFUSED: any(summary["num_refused"] for summary in summaries.values()),
         _TIER_HITS: any(summary.get("tiers") for summary in summaries.values()),
+        _GOODPUT: any(summary.get("goodput") is not None for summary in summaries.values()),
+        _TIMES: any(summary["wall_s"] is not None for summary in summaries.values()),
     }
     headers = [
         header for header in (next(iter(rows.values())) if rows else {}) if shown.get(header, True)
     ]
+    widths = {
+        header: max(
+            len(line)
+            for cell in (header, *(row[header] for row in rows.values()))
+            for line in cell.split("\n")
+        )
+        for header in headers
+    }
+    names = min(_NAME_CHARACTERS, max((len(name) for name in rows), default=0))
+    left_out = 0
+    for header in _LEAST_FIRST if width is not None else ():
+        if header in headers and names + sum(widths[kept] + 1 for kept in headers) > (width or 0):
+            headers.remove(header)
+            left_out += 1
+    # Folded, never cut: in a narrow terminal a figure in two lines is better than half of one.
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table.add_column("variant", overflow="fold")
     for header in headers:
-        table.add_column(header, justify="right", overflow="fold")
+        table.add_column(header, justify="right", overflow="fold", min_width=widths[header])
     for name, row in rows.items():
         table.add_row(name, *(row[header] for header in headers))
+    if left_out:
+        table.caption = f"{left_out} more columns with --wide, or in a wider terminal"
+        table.caption_justify = "left"
     return table
 
 
 _REFUSED = "re-\nfused"
 _TIER_HITS = "tier\nhits"
+_GOODPUT = "good-\nput"
+_TIMES = "sim/real\ns"
+_NAME_CHARACTERS = 24
+_LEAST_FIRST = (
+    _TIMES,
+    "request\nhits",
+    "hit /\nqueried",
+    "req\n/s",
+    "bytes\nout/in",
+    "pre-\nempted",
+    "evicted\nblocks",
+    "output\ntok/s",
+)
+"""Columns in the order in which they make room."""
 
 
 def _row(summary: Mapping[str, Any]) -> dict[str, str]:
     hit, queried = short(summary["hit_tokens"]), short(summary["queried_tokens"])
+    mark = "*" if summary.get("overload") else ""
     ttft = [_plain_seconds(summary["ttft_s"][key]) for key in ("p50", "p90", "p99")]
     stored, loaded = short(summary["bytes_stored"]), short(summary["bytes_loaded"])
     took = [_plain_seconds(summary[key]) for key in ("simulated_s", "wall_s")]
@@ -56,14 +96,15 @@ def _row(summary: Mapping[str, Any]) -> dict[str, str]:
         "hit /\nqueried": f"{hit}/{queried}",
         "request\nhits": percent(summary["request_hit_rate"]),
         _REFUSED: short(summary["num_refused"]),
-        "TTFT s\np50/p90/p99": "/".join(ttft),
+        "TTFT s\np50/p90/p99": "/".join(ttft) + mark,
         "TPOT\np50": seconds(summary["tpot_s"]["p50"]),
+        _GOODPUT: percent(summary.get("goodput")),
         "req\n/s": short(summary["requests_per_s"]),
         "output\ntok/s": short(summary["output_tokens_per_s"]),
         "pre-\nempted": short(summary["preemptions"]),
         "evicted\nblocks": short(summary["evicted_blocks"]),
         "bytes\nout/in": f"{stored}/{loaded}",
-        "sim/real\ns": "/".join(took),
+        _TIMES: "/".join(took),
     }
 
 

@@ -19,6 +19,7 @@ def run_variant(
     variant: str = "default",
     *,
     on_progress: Callable[[float], None] | None = None,
+    on_compile: Callable[[], None] | None = None,
     arguments: Sequence[str] = (),
 ) -> RunResult:
     """Simulate one scenario without variants.
@@ -27,21 +28,24 @@ def run_variant(
         scenario: one of `expand_variants`.
         variant: its name.
         on_progress: told the share of the workload that has arrived, 0 to 1.
+        on_compile: called where code has to be compiled first, as a first run does.
         arguments: the command line after the program's name, for the provenance.
 
     Raises:
         KvsimError: the workload cannot be read, or none of its requests can run.
     """
     from kvsim.engine.simulation import simulate
+    from kvsim.jit import watch_compilation
     from kvsim.metrics.summary import summarize
 
     started, start_s = datetime.now(UTC), time.perf_counter()
-    simulation = simulate(scenario, on_progress=on_progress)
+    with watch_compilation(on_compile) as compilation:
+        simulation = simulate(scenario, on_progress=on_progress)
     requests, timeline = simulation.requests.frame(), simulation.timeline.frame()
     summary = summarize(
         requests,
         simulation.counters,
-        wall_s=time.perf_counter() - start_s,
+        wall_s=time.perf_counter() - start_s - compilation.wall_s,
         objective=scenario.objective,
         warnings=simulation.warnings,
     )

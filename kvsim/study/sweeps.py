@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import itertools
 import json
-import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from kvsim.results.store import RESULT_FILES, RunResult, load_result
 from kvsim.scenario import Scenario, Sweep
 from kvsim.scenario.reading import base_data, load_scenario, resolved_data, resolved_yaml
 from kvsim.scenario.validation import lay_over
+from kvsim.scenario.writing import replacing, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -499,17 +499,11 @@ def _write(out_dir: Path, scenario: Scenario, table: pd.DataFrame) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    token = secrets.token_hex(4)
-    new = {name: out_dir / f".{name}.new-{token}" for name in ("scenario.yaml", SWEEP_FILE)}
     try:
-        new["scenario.yaml"].write_text(resolved_yaml(scenario, out_dir), encoding="utf-8")
-        arrow = pa.Table.from_pandas(table, preserve_index=False)
-        pq.write_table(arrow, new[SWEEP_FILE], compression="zstd")
-        for name, file in new.items():
-            file.replace(out_dir / name)
+        write_text(out_dir / "scenario.yaml", resolved_yaml(scenario, out_dir))
+        with replacing(out_dir / SWEEP_FILE) as new:
+            arrow = pa.Table.from_pandas(table, preserve_index=False)
+            pq.write_table(arrow, new, compression="zstd")
     except OSError as error:
         problem = f"{SWEEP_FILE}: cannot be written: {error.strerror}. Give another --out."
         raise Problems(str(out_dir), [problem]) from None
-    finally:
-        for file in new.values():
-            file.unlink(missing_ok=True)
