@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from kvsim.cache.content import Ints
-from kvsim.workload.analysis import LruCurve, Policy, TraceBlocks, Window, ideal_hit_tokens
+from kvsim.workload.analysis import LruCurve, Policy, TraceBlocks, Window
+from kvsim.workload.prompts import Prompts
 from kvsim.workload.request import Request, Session, Turn
 from kvsim.workload.sessions import in_open_loop, with_starts
 from kvsim.workload.traces import Trace
@@ -109,8 +110,8 @@ def inspect(
     curve = blocks.lru_curve(window)
     upper = None
     if shared is not None:
-        begin = blocks.first_measured(window)
-        upper = ideal_hit_tokens(timed_requests(shared, starts, seed)[0], begin)
+        shared_prompts = Prompts.from_requests(timed_requests(shared, starts, seed)[0])
+        upper = shared_prompts.ideal_token_hit_rate(window)
     capacities = list(capacities_blocks) or _powers_of_2(blocks.num_unique)
     rates = blocks.token_hit_rates(policy, capacities, window)
     said = trace.block_tokens_from
@@ -118,7 +119,7 @@ def inspect(
         said = "chosen" if block_tokens is None else "given"
     span_s = float(np.ptp(blocks.times_s)) if blocks.num_requests else 0.0
     reuse_s = blocks.reuse_time_quantiles_s(QUANTILES)
-    ideal = blocks.ideal_token_hit_rate(window)
+    ideal = blocks.prompts.ideal_token_hit_rate(window)
     figures: dict[str, Any] = {
         "format": trace.format,
         "requests": blocks.num_requests,
@@ -137,7 +138,7 @@ def inspect(
         else {f"p{100 * q:g}": value for q, value in zip(QUANTILES, reuse_s, strict=True)},
         "window": window,
         "ideal_token_hit_rate": ideal,
-        "ideal_token_hit_rate_shared_tails": None if upper is None else upper[0] / max(1, upper[1]),
+        "ideal_token_hit_rate_shared_tails": upper,
         "capacities": [
             {"blocks": size, "policy": policy, "token_hit_rate": rate}
             for size, rate in zip(capacities, rates, strict=True)

@@ -77,6 +77,41 @@ def test_figures(tmp_path: Path) -> None:
     assert sum(window["blocks"] for window in working) == 3 + 3 + 2
 
 
+DELTA = [
+    {
+        "session_id": "a",
+        **({"timestamp": 0} if turn == 0 else {"delay": 2000}),
+        "input_length": 1024,
+        "output_length": 500,
+        "hash_ids": [2 * turn, 2 * turn + 1],
+    }
+    for turn in range(4)
+]
+
+
+def test_answers_that_come_back_count_in_both_bounds(tmp_path: Path) -> None:
+    """Each prompt finds all of the one before and the answer to it: 1,524, 3,048 and 4,572."""
+    path = write(tmp_path, DELTA)
+    traces = [
+        open_trace_file(path, TraceOptions(shared_tails=shared), trace_format="mooncake-delta")
+        for shared in (False, True)
+    ]
+    found = inspect(traces[0], shared=traces[1]).figures
+    right = (1524 + 3048 + 4572) / (1024 + 2548 + 4072 + 5596)
+    assert found["ideal_token_hit_rate"] == pytest.approx(right)
+    assert found["ideal_token_hit_rate_shared_tails"] == pytest.approx(right)
+    assert found["capacities"][-1]["token_hit_rate"] == pytest.approx((1024 + 2560 + 4096) / 13240)
+
+
+def test_bounds_of_partial_blocks_of_different_lengths(tmp_path: Path) -> None:
+    rows = [{**ROWS[0], "input_length": length, "hash_ids": [0, 1, 2]} for length in (655, 672)]
+    path = write(tmp_path, rows)
+    shared = open_trace_file(path, TraceOptions(shared_tails=True))
+    found = inspect(open_trace_file(path, TraceOptions()), shared=shared).figures
+    assert found["ideal_token_hit_rate"] == pytest.approx(655 / 1327)
+    assert found["ideal_token_hit_rate_shared_tails"] == pytest.approx(655 / 1327)
+
+
 def test_fifo_and_the_last_half(tmp_path: Path) -> None:
     trace = open_trace_file(write(tmp_path, ROWS), TraceOptions())
     found = inspect(trace, capacities_blocks=[3, 4], policy="fifo", window="last-half").figures
