@@ -11,7 +11,7 @@ import numpy as np
 from kvsim.cache.content import Ints
 from kvsim.workload.analysis import LruCurve, Policy, TraceBlocks, Window
 from kvsim.workload.prompts import Prompts
-from kvsim.workload.request import Request, Session, Turn
+from kvsim.workload.request import Request
 from kvsim.workload.sessions import in_open_loop, with_starts
 from kvsim.workload.traces import Trace
 
@@ -58,23 +58,8 @@ def timed_requests(trace: Trace, starts: str | None, seed: int) -> tuple[Iterato
         how = starts = UNRECORDED_STARTS
     sessions = trace.sessions()
     if not trace.timed:
-        sessions = map(_without_service, sessions)
         how += ", answers taking no time"
     return in_open_loop(with_starts(sessions, starts, seed, trace.shown)), how
-
-
-def _without_service(session: Session) -> Session:
-    """Turns at the times that follow from their delays if answers take no time."""
-    times_s: list[float] = []
-    for turn in session.turns:
-        times_s.append(_time_without_service(turn, times_s))
-        turn.request.arrival_s = times_s[-1]
-    session.timed = True
-    return session
-
-
-def _time_without_service(turn: Turn, times_s: Sequence[float]) -> float:
-    return max([turn.not_before_s, *(times_s[wait.turn] + wait.delay_s for wait in turn.after)])
 
 
 def inspect(
@@ -125,6 +110,7 @@ def inspect(
         "requests": blocks.num_requests,
         "sessions": len(noted.seen) or None,
         "times": times,
+        "time_unit": trace.time_unit,
         "span_s": span_s,
         "requests_per_s": blocks.num_requests / span_s if span_s else None,
         "block_tokens": tokens,

@@ -38,6 +38,7 @@ def test_figures(tmp_path: Path) -> None:
         "requests": 3,
         "sessions": None,
         "times": "recorded",
+        "time_unit": "ms",
         "span_s": 4.0,
         "requests_per_s": 0.75,
         "block_tokens": 16,
