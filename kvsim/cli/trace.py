@@ -182,7 +182,20 @@ def convert(
     if coarsen is not None and coarsen % tokens:
         text = f"{coarsen} is no multiple of the {tokens} tokens that an id of {trace} stands for"
         raise KvsimError(f"--coarsen: {text}.")
-    _write(out, requests, coarsen or tokens)
+    from kvsim.workload.prompts import Prompts, PromptsReader
+    from kvsim.workload.traces import TraceOptions, open_trace_file
+
+    read = PromptsReader(requests)
+    _write(out, iter(read), coarsen or tokens)
+    before = read.prompts()
+    if before.returns.any():
+        written = Prompts.from_requests(open_trace_file(out, TraceOptions()).requests())
+        rates = [100 * prompts.ideal_token_hit_rate() for prompts in (before, written)]
+        sys.stderr.write(
+            f"Note: {before.returns.sum():,} answers come back in later prompts, and Mooncake's "
+            f"rows have no ids for answers: ideal hits {rates[1]:.1f}% of tokens, {rates[0]:.1f}% "
+            "before.\n"
+        )
 
 
 @app.command()
@@ -198,13 +211,28 @@ def sample(
     starts: Starts = None,
     seed: Seed = 0,
 ) -> None:
-    """Keep a random share of the sessions, each whole; of the requests where there are none."""
-    from kvsim.workload.traces.editing import sampled
+    """Keep a random share of the sessions, each whole.
+
+    Where there are none, prompts with the same beginning are kept or left together, and the ideal
+    hit rate before and after says how well that went.
+    """
+    from kvsim.results.tables import percent
+    from kvsim.workload.prompts import Prompts, PromptsReader
+    from kvsim.workload.traces.editing import families, sampled
 
     if not 0 < share <= 1:
         raise KvsimError(f"--share: {share:g} is out of range. Use a share above 0, up to 1.")
-    requests, tokens = _opened(trace, trace_format, block_tokens, starts, seed)
-    _write(out, sampled(requests, share, seed), tokens)
+
+    def opened(notices: bool) -> tuple[Iterator[Request], int]:
+        reading = _reading(time_unit, columns, skip_bad)
+        return _opened(trace, trace_format, block_tokens, starts, seed, notices=notices, **reading)
+
+    requests, tokens = opened(True)
+    everything = Prompts.from_requests(requests)
+    kept = PromptsReader(sampled(opened(False)[0], share, seed, families(everything)))
+    _write(out, iter(kept), tokens)
+    before, after = everything.ideal_token_hit_rate(), kept.prompts().ideal_token_hit_rate()
+    sys.stdout.write(f"ideal hits: {percent(after)} of tokens, {percent(before)} before\n")
 
 
 @app.command()
@@ -322,6 +350,8 @@ def _opened(
     block_tokens: int | None,
     starts: str | None,
     seed: int,
+    *,
+    notices: bool = True,
     **options: Any,
 ) -> tuple[Iterator[Request], int]:
     """The requests of a trace by time, and the tokens of its blocks."""
@@ -338,8 +368,9 @@ def _opened(
 
     def noticed() -> Iterator[Request]:
         yield from requests
-        for notice in opened.warnings:
-            sys.stderr.write(f"Note: {notice}\n")
+        if notices:
+            for notice in opened.warnings:
+                sys.stderr.write(f"Note: {notice}\n")
 
     return noticed(), opened.block_tokens or block_tokens or EXACT_BLOCK_TOKENS
 

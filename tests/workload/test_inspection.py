@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvsim.workload.inspection import UNRECORDED_STARTS, inspect, timed_requests
 from kvsim.workload.traces import TraceOptions, open_trace_file
@@ -111,6 +115,47 @@ def test_bounds_of_partial_blocks_of_different_lengths(tmp_path: Path) -> None:
     found = inspect(open_trace_file(path, TraceOptions()), shared=shared).figures
     assert found["ideal_token_hit_rate"] == pytest.approx(655 / 1327)
     assert found["ideal_token_hit_rate_shared_tails"] == pytest.approx(655 / 1327)
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Rows of a few sessions, whose first turns share ids and whose later ones add tokens."""
+    rows: list[dict[str, Any]] = []
+    for number in range(draw(st.integers(1, 10))):
+        length = draw(st.integers(1, 40))
+        first = draw(st.integers(0, 2))
+        ids = [first * 10 + place for place in range(-(-length // 8))]
+        if length % 8 and draw(st.booleans()):
+            ids[-1] = 100 + number
+        rows.append(
+            {
+                "session_id": draw(st.sampled_from("abcd")),
+                "timestamp": 1000 * number,
+                "input_length": length,
+                "output_length": draw(st.integers(1, 12)),
+                "hash_ids": ids,
+            }
+        )
+    return rows
+
+
+@settings(max_examples=80, deadline=None)
+@given(turns(), st.sampled_from(["mooncake", "mooncake-delta", "aiperf"]))
+def test_shared_is_never_below_distinct(rows: list[dict[str, Any]], trace_format: str) -> None:
+    with TemporaryDirectory() as folder:
+        path = write(Path(folder), rows)
+        traces = [
+            open_trace_file(
+                path,
+                TraceOptions(shared_tails=shared, block_tokens=8),
+                trace_format=trace_format,
+            )
+            for shared in (False, True)
+        ]
+        found = inspect(traces[0], shared=traces[1]).figures
+    ideal = found["ideal_token_hit_rate"]
+    assert found["ideal_token_hit_rate_shared_tails"] >= ideal - 1e-9
+    assert all(point["token_hit_rate"] <= ideal + 1e-9 for point in found["capacities"])
 
 
 def test_fifo_and_the_last_half(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from kvsim.workload.traces import (
     text,
     weka,
 )
-from kvsim.workload.traces.clock import Clock, recognised
+from kvsim.workload.traces.clock import PER_S, Clock, recognised
 from kvsim.workload.traces.lengths_only import LengthRows
 from kvsim.workload.traces.recognition import TraceFile, sample_of
 from kvsim.workload.traces.record import as_number
@@ -39,6 +39,9 @@ def _clock(
     file: TraceFile, names: Sequence[str], usual: str, options: TraceOptions
 ) -> tuple[Clock, bool]:
     """The clock of a file, and whether all of its first rows have times."""
+    said = next((fields["time_unit"] for fields in file.sample[:1] if "time_unit" in fields), None)
+    if isinstance(said, str) and said in PER_S and options.time_unit == "auto":
+        options = replace(options, time_unit=said)
     times = [
         next((fields[name] for name in names if fields.get(name) is not None), None)
         for fields in file.sample

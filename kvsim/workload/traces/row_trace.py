@@ -202,7 +202,11 @@ class RowTrace:
             return
         if self._tails is None:
             every_row = self._as_recorded(self._reading.open_rows())
-            self._tails = SharedTails(self.block_tokens, (request for request, _ in every_row))
+            self._tails = SharedTails(
+                self.block_tokens,
+                (request for request, _ in every_row),
+                own_is_known=self._reading.adds_only,
+            )
             self._notices = Notices()
         for request, row in self._as_recorded(self._rows):
             request.content = self._tails.content(request)
