@@ -44,6 +44,7 @@ GROUP_ROW = np.dtype(
         ("ring_mask", np.int64),  # its length less one; the length is a power of two
         ("mate", np.int64),  # the next group with the same spec, -1 at the end
         ("asked", np.int64),  # the group that is looked up in this place, -1 behind the last
+        ("key_lookahead", np.int64),  # tokens behind a block that its key covers as well
         ("beyond", np.int64),  # tokens by which it holds more than the hit in hand, see below
     ],
     align=True,
@@ -58,6 +59,11 @@ SEQUENCE_ROW = np.dtype(
         ("num_spans", np.int64),
         ("output_uid", np.int64),  # uid of the span its answer is written to
         ("end_tokens", np.int64),  # length at which it is finished
+        ("in_flight", np.int64),  # computed tokens of steps whose end is not processed
+        ("placeholders", np.int64),  # tokens these may make; only where steps overlap
+        ("drafts", np.int64),  # draft tokens that the next step may check
+        ("planned", np.int64),  # number of the last step it is part of
+        ("serial", np.int64),  # tells those that held the slot apart
     ],
     align=True,
 )
@@ -101,6 +107,7 @@ def make_groups(
     max_model_len: int,
     max_in_flight_tokens: int,
     max_lookahead_tokens: int,
+    key_lookahead_tokens: int,
 ) -> Rows:
     """The rows of a model's groups.
 
@@ -113,6 +120,7 @@ def make_groups(
         max_model_len: longest sequence in tokens.
         max_in_flight_tokens: most tokens one allocation can ask for.
         max_lookahead_tokens: most draft tokens on top of these.
+        key_lookahead_tokens: tokens behind a block that its key covers as well.
     """
     rows = np.zeros(len(specs), dtype=GROUP_ROW)
     firsts = [i for i, spec in enumerate(specs) if not any(same_spec(spec, s) for s in specs[:i])]
@@ -146,6 +154,7 @@ def make_groups(
             length - 1,
             later[0] if later else -1,
             firsts[index],
+            key_lookahead_tokens,
             0,
         )
         ring += length
@@ -184,10 +193,11 @@ def full_attention_reach(
 ) -> int:
     """Tokens a full-attention spec can serve: its blocks from the left, to the first missing."""
     size: int = groups[group].block_size
+    ahead: int = groups[group].key_lookahead
     position = size
     span = 0
     while position <= max_tokens:
-        while ends[span] < position:
+        while ends[span] < position + ahead:
             span += 1
         if not _is_cached(pool, groups, group, uids[span], position // size):
             break
@@ -215,15 +225,16 @@ def window_reach(
     boundary whose run would contain it. With ``drop`` the run ends one block behind the boundary.
     """
     size: int = groups[group].block_size
+    ahead: int = groups[group].key_lookahead
     needed = max(1, groups[group].num_to_resume + int(drop))
     shift = size if drop else 0
     boundary = (max_tokens // size * size - shift) // alignment * alignment
     while boundary > 0:
         position = boundary + shift
-        span = span_at(ends, len(ends), position)
+        span = span_at(ends, len(ends), position + ahead)
         matched = 0
         while position > 0 and matched < needed:
-            while span > 0 and ends[span - 1] >= position:
+            while span > 0 and ends[span - 1] >= position + ahead:
                 span -= 1
             if not _is_cached(pool, groups, group, uids[span], position // size):
                 break
@@ -252,15 +263,15 @@ def collect_hit(pool: Pool, tables: Tables, slot: int, group: int, hit_tokens: i
         the hit no longer holds.
     """
     row = tables.groups[group]
-    size = row.block_size
+    size, ahead = row.block_size, row.key_lookahead
     num = (hit_tokens + row.beyond) // size
     first = 0 if row.sliding_window == 0 else max(0, num - row.num_to_resume)
     tables.tables[slot, group].first = first
     idle = 0
     uids, ends = tables.spans[slot, 0], tables.spans[slot, 1]
-    span = span_at(ends, tables.sequences[slot].num_spans, (first + 1) * size)
+    span = span_at(ends, tables.sequences[slot].num_spans, (first + 1) * size + ahead)
     for index in range(first, num):
-        while ends[span] < (index + 1) * size:
+        while ends[span] < (index + 1) * size + ahead:
             span += 1
         block = find_block(pool, block_key(uids[span], index + 1, group))
         if block == 0:
@@ -403,12 +414,12 @@ def _enter_blocks(
     begin = max(start, tables.tables[slot, group].first)
     if begin >= end:
         return
-    size, ring, ring_mask = row.block_size, row.ring, row.ring_mask
+    size, ring, ring_mask, ahead = row.block_size, row.ring, row.ring_mask, row.key_lookahead
     uids, ends = tables.spans[slot, 0], tables.spans[slot, 1]
-    span = span_at(ends, tables.sequences[slot].num_spans, (begin + 1) * size)
+    span = span_at(ends, tables.sequences[slot].num_spans, (begin + 1) * size + ahead)
     for index in range(begin, end):
         if every or kept[index - start]:
-            while ends[span] < (index + 1) * size:
+            while ends[span] < (index + 1) * size + ahead:
                 span += 1
             block = tables.rings[slot, ring + (index & ring_mask)]
             if pool.blocks[block].key != 0:  # by the end of the prompt, see below

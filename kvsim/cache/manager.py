@@ -45,6 +45,7 @@ from kvsim.cache.groups import (
     make_groups,
     same_spec,
 )
+from kvsim.cache.holding import HeldBlocks, give_back_held, held_blocks
 from kvsim.cache.loads import allocate_load, blocks_left, leave_windows, load_arrived
 from kvsim.cache.spec import FULL, MAMBA, MAX_BLOCKS, GroupSpec, scheduler_block_size
 from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
@@ -69,6 +70,8 @@ class CacheConfig:
         retention_interval: None (dense), 0 (replay boundaries only) or tokens.
         enable_caching: prefix caching.
         use_eagle: drop a look-ahead block in the groups flagged so, in all where none is.
+        key_lookahead_tokens: tokens behind a block that its key covers as well, so that a drafter
+            finds what it reads there; then no block is dropped.
         profile: the engine's release whose rules apply.
         free_queue: a free-queue order by name; None is the profile's.
 
@@ -83,6 +86,7 @@ class CacheConfig:
     retention_interval: int | None = None
     enable_caching: bool = True
     use_eagle: bool = False
+    key_lookahead_tokens: int = 0
     profile: str = "vllm-0.33"
     free_queue: str | None = None
 
@@ -191,6 +195,7 @@ class KVCache:
             max_model_len=config.max_model_len,
             max_in_flight_tokens=config.max_in_flight_tokens,
             max_lookahead_tokens=MAX_LOOKAHEAD_TOKENS,
+            key_lookahead_tokens=config.key_lookahead_tokens,
         )
         self.alignment_tokens = scheduler_block_size(groups)
         rules = np.zeros(1, dtype=RULES_ROW)
@@ -203,6 +208,7 @@ class KVCache:
             bool(eagle) and profile.follows_eagle,
             profile.follows_eagle,
             profile.has_junctions,
+            config.key_lookahead_tokens,
         )
         ring_tokens = int(rows["ring"][-1] + rows["ring_mask"][-1] + 1)
         tables = Tables(
@@ -254,6 +260,7 @@ class KVCache:
         lookahead: int = 0,
         full_fit: bool = False,
         num_reserved: int = 0,
+        watermark: int = 0,
     ) -> bool:
         """Room for more tokens of a sequence, which count as computed from then on.
 
@@ -264,6 +271,7 @@ class KVCache:
             lookahead: draft tokens on top.
             full_fit: only if the whole sequence fits.
             num_reserved: blocks to be left free.
+            watermark: more of these, beside the whole sequence as well.
 
         Returns:
             False where there is no room; nothing is taken then.
@@ -290,6 +298,7 @@ class KVCache:
                     lookahead,
                     full_fit,
                     num_reserved,
+                    watermark,
                 )
                 == TAKEN
             )
@@ -309,11 +318,19 @@ class KVCache:
             lookahead,
             full_fit,
             num_reserved,
+            watermark,
         )
         return self._stays(sequence, answer)
 
     def allocate_load(
-        self, sequence: Sequence, hit: Hit, num_external: int, *, num_reserved: int = 0
+        self,
+        sequence: Sequence,
+        hit: Hit,
+        num_external: int,
+        *,
+        full_fit: bool = True,
+        num_reserved: int = 0,
+        watermark: int = 0,
     ) -> bool:
         """Blocks for tokens that are loaded from outside, beyond the hit, which is taken along.
 
@@ -323,7 +340,9 @@ class KVCache:
             sequence: holds nothing yet.
             hit: what its last lookup found.
             num_external: tokens to be loaded, at least 1.
+            full_fit: only if the whole sequence fits.
             num_reserved: blocks to be left free.
+            watermark: more of these, beside the whole sequence as well.
 
         Returns:
             False where there is no room; nothing is taken then.
@@ -348,7 +367,9 @@ class KVCache:
             sequence.junction,
             hit.tokens,
             num_external,
+            full_fit,
             num_reserved,
+            watermark,
         )
         return self._stays(sequence, answer)
 
@@ -386,6 +407,16 @@ class KVCache:
         if sequence.slot >= 0:
             release(self.arrays, sequence.slot)
             self._unseat(sequence)
+
+    def hold_back(self, sequence: Sequence) -> HeldBlocks:
+        """The sequence is over, but its blocks may not be handed out yet; see ``give_back``."""
+        held = held_blocks(self.core.tables, sequence.slot)
+        self._unseat(sequence)
+        return held
+
+    def give_back(self, held: HeldBlocks) -> None:
+        """Give back what was held back."""
+        give_back_held(self.core.pool, self.core.tables.groups, *held)
 
     def reset(self) -> bool:
         """Empty the prefix cache; False, and nothing happens, while a block is in use."""
@@ -434,6 +465,12 @@ class KVCache:
         if sequence.slot < 0:
             return 0
         return int(self.core.tables.sequences["num_computed"][sequence.slot])
+
+    def num_tokens(self, sequence: Sequence) -> int:
+        """Tokens of a sequence that are known."""
+        if sequence.slot < 0:
+            return sequence.content.num_tokens
+        return int(self.core.tables.sequences["num_tokens"][sequence.slot])
 
     def num_blocks_to_admit(self, num_tokens: int) -> int:
         """Blocks that have to be free for a request of so many tokens, without a hit."""

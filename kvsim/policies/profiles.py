@@ -34,6 +34,8 @@ class EngineProfile:
             one it is admitted with.
         spares_lone_prefills: a chunk is not cut to the long-prefill threshold while its request is
             the only one.
+        has_async: how its steps overlap is known; they do by default.
+        has_key_lookahead: with a drafter a block's key covers what it reads behind the block.
     """
 
     name: str
@@ -47,6 +49,8 @@ class EngineProfile:
     cuts_every_hit: bool
     counts_lookups: bool
     spares_lone_prefills: bool
+    has_async: bool = False
+    has_key_lookahead: bool = False
 
 
 PROFILES = {
@@ -90,6 +94,8 @@ PROFILES = {
             cuts_every_hit=True,
             counts_lookups=False,
             spares_lone_prefills=True,
+            has_async=True,
+            has_key_lookahead=True,
         ),
     )
 }

@@ -9,7 +9,8 @@ import numpy as np
 
 from kvsim.cache.content import GROUP_BITS, POSITION_BITS
 from kvsim.cache.manager import KVCache
-from kvsim.engine.scheduler import Scheduler, StepPlan
+from kvsim.engine.jobs import StepPlan
+from kvsim.engine.scheduler import Scheduler
 from kvsim.offload.connector import OffloadConnector
 from kvsim.offload.cpu_tier import ChunkTier
 from kvsim.offload.geometry import tokens_per_chunk
@@ -17,7 +18,7 @@ from kvsim.offload.transfers import Connector, Transfers
 from kvsim.verify.cache_ops import cache_config
 from kvsim.verify.reading import Line, Transcript
 from kvsim.verify.report import Answer, Following
-from kvsim.verify.steps import read_arrivals
+from kvsim.verify.steps import read_arrivals, scheduler_config
 
 NOTHING: dict[str, Any] = {
     "admitted": {},
@@ -78,12 +79,7 @@ class TieredEngine:
             )
         )
         self._scheduler = Scheduler(
-            cache,
-            max_num_batched_tokens=config["max_num_batched_tokens"],
-            max_num_seqs=config["max_num_seqs"],
-            max_model_len=config["max_model_len"],
-            long_prefill_token_threshold=config["long_prefill_token_threshold"],
-            connector=self._connect(transcript, cache),
+            cache, scheduler_config(config), self._connect(transcript, cache)
         )
         self._load_steps = config["load_steps"]
         self._store_steps = config["store_steps"]
@@ -119,7 +115,7 @@ class TieredEngine:
                 return
             scheduled = {job.request.request_id: num for job, num in scheduler.scheduled()}
             answers = self._answers(plan)
-            _, finished = scheduler.end_step()
+            _, finished = scheduler.end_step() if plan.num_computing else ([], [])
             scheduler.complete(self._done(step, plan))
             got = {
                 "step": step,
@@ -138,7 +134,10 @@ class TieredEngine:
     def _is_busy(self) -> bool:
         scheduler = self._scheduler
         return bool(
-            scheduler.running or scheduler.waiting or scheduler.loading or scheduler.in_flight
+            scheduler.running
+            or scheduler.waiting
+            or scheduler.loading
+            or scheduler.transfers_in_flight
         )
 
     def _done(self, step: int, plan: StepPlan) -> list[int]:
