@@ -77,8 +77,14 @@ def _describe_one(scenario: Scenario) -> str:
             for note in roofline_notes(
                 model,
                 gpu,
-                Layout(scenario.num_ranks),
+                Layout(
+                    scenario.num_ranks,
+                    draft_tokens=0
+                    if scenario.engine.speculative is None
+                    else scenario.engine.speculative.tokens,
+                ),
                 engine=chosen_roofline.engine,
+                asynchronous=scenario.async_scheduling,
                 override=overrides(
                     chosen_roofline.compute_efficiency,
                     chosen_roofline.memory_efficiency,
