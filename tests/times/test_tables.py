@@ -94,5 +94,5 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
     with pytest.raises(Problems, match="cannot be read: No such file"):
         read_tables(tmp_path / "none.csv")
     (tmp_path / "t.csv").write_text("kind,batch\n")
-    with pytest.raises(Problems, match="column tokens: is missing. A table has kind, batch"):
+    with pytest.raises(Problems, match="column tokens: is missing. A table of steps has kind"):
         read_tables(tmp_path / "t.csv")
