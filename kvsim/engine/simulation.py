@@ -19,8 +19,9 @@ from kvsim.engine.tiers import make_tiers, tier_warnings
 from kvsim.errors import Problems
 from kvsim.metrics.records import RequestLog, TimelineLog
 from kvsim.metrics.summary import RunCounters
-from kvsim.scenario import ConstantStepTime, Scenario, TableStepTime
+from kvsim.scenario import ConstantStepTime, RooflineStepTime, Scenario, TableStepTime
 from kvsim.scenario.pool import derive_blocks
+from kvsim.times.constants import Constants, constants_of
 from kvsim.times.roofline import overrides, roofline
 from kvsim.times.step_time import StepTimeParams, constant_step_time, table_step_time
 from kvsim.times.trust import Trust, trust_in_roofline
@@ -109,6 +110,7 @@ def make_step_time(scenario: Scenario) -> StepTimeParams:
         step_layout(scenario),
         engine=chosen.engine,
         asynchronous=scenario.async_scheduling,
+        constants=_constants(chosen),
         override=overrides(chosen.compute_efficiency, chosen.memory_efficiency, chosen.overhead_s),
     )
 
@@ -116,19 +118,26 @@ def make_step_time(scenario: Scenario) -> StepTimeParams:
 def step_layout(scenario: Scenario) -> Layout:
     """How GPUs share the model, and the drafts that a decode checks."""
     speculative = scenario.engine.speculative
-    return Layout(
-        scenario.num_ranks, draft_tokens=0 if speculative is None else speculative.tokens
-    )
+    return Layout(scenario.num_ranks, draft_tokens=0 if speculative is None else speculative.tokens)
 
 
 def trust_in_step_times(scenario: Scenario) -> Trust:
     """Who answers how long steps take, and how far that was off for set-ups like this one."""
     chosen = scenario.step_time
-    if chosen.kind != "roofline" or scenario.node.gpu is None:
+    if not isinstance(chosen, RooflineStepTime) or scenario.node.gpu is None:
         return Trust(chosen.kind)
     return trust_in_roofline(
-        scenario.model_spec, catalog.gpu(scenario.node.gpu), chosen.engine
+        scenario.model_spec,
+        catalog.gpu(scenario.node.gpu),
+        chosen.engine,
+        _constants(chosen),
     )
+
+
+def _constants(chosen: RooflineStepTime) -> Constants | None:
+    """Those of the file that is named; None for the catalog's."""
+    path = chosen.constants_file
+    return None if path is None else constants_of(path)
 
 
 def _table_warnings(params: StepTimeParams) -> tuple[str, ...]:

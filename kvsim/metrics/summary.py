@@ -57,7 +57,8 @@ SUMMARY_KEYS: dict[str, str] = {
     "workload; else null",
     "step_times": "who answered how long steps take (`provider`), and how far that was off for "
     "measured `set_ups` like this one (what they have in common: `near`): `ttft_error`, "
-    "`tpot_error`, medians of |predicted / measured - 1|, null where none was measured; `says` in words",
+    "`tpot_error`, medians of |predicted / measured - 1|, null where none was measured; in words: "
+    "`says`",
     "warnings": "sentences about what the run cannot show",
 }
 """Keys of a summary in their order, each with its meaning. A figure that does not exist is null."""

@@ -68,6 +68,7 @@ def _describe_one(scenario: Scenario) -> str:
     elif isinstance(scenario.step_time, TableStepTime):
         lines.append(f"  table of measured steps: {scenario.step_time.file}")
     elif gpu is not None:
+        from kvsim.times.constants import constants_of
         from kvsim.times.roofline import overrides, roofline_notes
         from kvsim.times.work import Layout
 
@@ -85,6 +86,9 @@ def _describe_one(scenario: Scenario) -> str:
                 ),
                 engine=chosen_roofline.engine,
                 asynchronous=scenario.async_scheduling,
+                constants=None
+                if chosen_roofline.constants_file is None
+                else constants_of(chosen_roofline.constants_file),
                 override=overrides(
                     chosen_roofline.compute_efficiency,
                     chosen_roofline.memory_efficiency,

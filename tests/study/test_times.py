@@ -206,4 +206,3 @@ def test_what_a_run_says_of_its_step_times() -> None:
     assert "TTFT within" in trust.sentence and "near this one" in trust.sentence
     bare = Constants(catalog_constants().entries, {})
     assert "no measured set-up" in trust_in_roofline(model, gpu, "vllm", bare).sentence
-

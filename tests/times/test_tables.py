@@ -28,12 +28,8 @@ def write(path: Path, *lines: str) -> Path:
 
 
 def grid(path: Path) -> Path:
-    lines = [
-        f"decode,{b},,{c},{decode_s(b, c)!r}" for b in (1, 8, 64) for c in (128, 4096, 32768)
-    ]
-    lines += [
-        f"prompt,,{t},{k},{prompt_s(t, k)!r}" for t in (16, 1024, 8192) for k in (0, 16384)
-    ]
+    lines = [f"decode,{b},,{c},{decode_s(b, c)!r}" for b in (1, 8, 64) for c in (128, 4096, 32768)]
+    lines += [f"prompt,,{t},{k},{prompt_s(t, k)!r}" for t in (16, 1024, 8192) for k in (0, 16384)]
     return write(path, *lines)
 
 
