@@ -76,6 +76,20 @@ class Constants:
             self.fit,
         )
 
+    def held_here(self, part: float = 1.0) -> Constants:
+        """The same, to be fitted on from where they are: each value becomes its own prior.
+
+        Args:
+            part: of each spread that is left, so that few points move constants little.
+        """
+        return Constants(
+            [
+                Constant(e.name, e.condition, e.value, e.value, e.spread * part, e.reason)
+                for e in self.entries
+            ],
+            self.fit,
+        )
+
     def of(self, conditions: Collection[str]) -> dict[str, float]:
         """Values for a set-up that meets some conditions."""
         values: dict[str, float] = {}

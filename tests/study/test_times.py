@@ -161,14 +161,14 @@ def test_a_calibration_recovers_constants_it_was_given(tmp_path: Path) -> None:
         for one, ttft, tpot in zip(seen, exact.ttft, exact.tpot, strict=True)
     ]
     before = errors(made, catalog_constants())
-    fitted = fit_constants(made, catalog_constants(), most_steps=8)
+    fitted = fit_constants(made, catalog_constants().held_here(), most_steps=8)
     after = errors(made, fitted)
     assert np.abs(before.ttft).max() > 0.3 > 0.1 > np.abs(after.ttft).max()
-    assert np.abs(after.tpot).max() < 0.05 < np.abs(before.tpot).max()
+    assert np.abs(after.tpot).max() < 0.08 < 0.2 < np.abs(before.tpot).max()
     # what the points say nothing about stays where it was
     silent = {e.name: e.value for e in fitted.entries if not e.condition}
     own = {e.name: e.value for e in catalog_constants().entries if not e.condition}
-    assert silent["hbm_experts"] == pytest.approx(own["hbm_experts"], rel=0.5)
+    assert silent["hbm_experts"] == pytest.approx(own["hbm_experts"], rel=1e-6)
 
 
 def test_one_set_up_with_one_point_stays_near_the_catalog(tmp_path: Path) -> None:
@@ -176,7 +176,10 @@ def test_one_set_up_with_one_point_stays_near_the_catalog(tmp_path: Path) -> Non
     seen = [observe(point, catalog_constants())]
     before, after = (
         errors(seen, constants)
-        for constants in (catalog_constants(), fit_constants(seen, catalog_constants()))
+        for constants in (
+            catalog_constants(),
+            fit_constants(seen, catalog_constants().held_here(0.5)),
+        )
     )
     assert abs(after.tpot[0]) < abs(before.tpot[0])
 
