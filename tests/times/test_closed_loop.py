@@ -85,9 +85,7 @@ def simulated(
             under_way.append(done)
             content = Content.from_spans([(2 * number + 1, int(prompt))])
             replica.submit(
-                Request(
-                    str(number), clock.now, content, int(prompt), int(output), 2 * number + 2
-                ),
+                Request(str(number), clock.now, content, int(prompt), int(output), 2 * number + 2),
                 done,
             )
 

@@ -173,9 +173,7 @@ def test_faster_hardware_is_never_slower(name: str, tokens: int, faster: float) 
 @pytest.mark.parametrize("name", catalog.model_names())
 def test_more_gpus_are_never_slower_on_a_large_chunk(name: str) -> None:
     model, chunk = catalog.model(name), (ints(8192), ints(0), 1)
-    times = [
-        step_seconds(roofline(model, B300, Layout(ranks)), *chunk) for ranks in (2, 4, 8)
-    ]
+    times = [step_seconds(roofline(model, B300, Layout(ranks)), *chunk) for ranks in (2, 4, 8)]
     assert times == sorted(times, reverse=True)
 
 
