@@ -11,6 +11,7 @@ from kvsim.cache.content import Content
 from kvsim.cache.manager import CacheConfig, KVCache
 from kvsim.cache.spec import GroupSpec
 from kvsim.engine.clock import Clock
+from kvsim.engine.jobs import SchedulerConfig
 from kvsim.engine.replica import Replica
 from kvsim.engine.scheduler import Scheduler
 from kvsim.metrics.records import RequestLog, TimelineLog
@@ -69,9 +70,12 @@ def simulated(
     clock, log = Clock(), RequestLog()
     scheduler = Scheduler(
         cache,
-        max_num_batched_tokens=step_tokens,
-        max_num_seqs=len(prompts),
-        max_model_len=100_000,
+        SchedulerConfig(
+            max_num_batched_tokens=step_tokens,
+            max_num_seqs=len(prompts),
+            max_model_len=100_000,
+            asynchronous=False,
+        ),
     )
     replica = Replica(clock, scheduler, params, log, TimelineLog())
 
