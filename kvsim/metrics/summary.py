@@ -55,10 +55,9 @@ SUMMARY_KEYS: dict[str, str] = {
     "overload": "where arrivals outpaced the node to the end of the workload, the keys of "
     "`kvsim.metrics.overload.OVERLOAD_KEYS`: times of such a run grow with the length of the "
     "workload; else null",
-    "step_times": "who answered how long steps take (`provider`), and how far that was off for "
-    "measured `set_ups` like this one (what they have in common: `near`): `ttft_error`, "
-    "`tpot_error`, medians of |predicted / measured - 1|, null where none was measured; in words: "
-    "`says`",
+    "step_times": "who answered how long steps take (`provider`), and how far `ttft` and `tpot` "
+    "were off for measured `set_ups` like this one: `error`, the median of |predicted / measured "
+    "- 1|, and what is `near` in them; null where none was measured; `says` in words",
     "warnings": "sentences about what the run cannot show",
 }
 """Keys of a summary in their order, each with its meaning. A figure that does not exist is null."""
