@@ -97,12 +97,16 @@ class TraceBlocks:
     is_chained: bool
 
     @classmethod
-    def from_requests(cls, requests: Iterable[Request], block_tokens: int) -> TraceBlocks:
+    def from_requests(
+        cls, requests: Iterable[Request], block_tokens: int, *, answers: bool = True
+    ) -> TraceBlocks:
         """Read all requests, in order of arrival, and cut their prompts into blocks."""
-        return cls.from_prompts(Prompts.from_requests(requests), block_tokens)
+        return cls.from_prompts(Prompts.from_requests(requests), block_tokens, answers=answers)
 
     @classmethod
-    def from_prompts(cls, prompts: Prompts, block_tokens: int) -> TraceBlocks:
+    def from_prompts(
+        cls, prompts: Prompts, block_tokens: int, *, answers: bool = True
+    ) -> TraceBlocks:
         """Cut prompts into blocks; 24 bytes for each run and 16 for each prompt are kept.
 
         A block belongs to the span that holds its last token. The last block of a prompt, where it
@@ -111,11 +115,13 @@ class TraceBlocks:
         Args:
             prompts: in order of arrival.
             block_tokens: tokens of a block.
+            answers: answers that come back count as made; False for what a trace without ids of
+                answers could tell.
         """
         whole = prompts.prompt_tokens // block_tokens
         sequence = prompts.prompt_tokens + prompts.output_tokens
         # An answer that completes no block changes none.
-        returns = prompts.returns & (sequence // block_tokens > whole)
+        returns = prompts.returns & (sequence // block_tokens > whole) & answers
         empty = np.empty(0, dtype=np.int64)
         parts, run_counts = [(empty, empty, empty)], [empty]
         for begin in range(0, prompts.num_requests, _CHUNK):
