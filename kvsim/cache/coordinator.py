@@ -44,6 +44,7 @@ RULES_ROW = np.dtype(
         ("follows_eagle", np.int64),  # the newest rules about EAGLE, see the profiles
         ("junctions", np.int64),  # the engine knows shared-prefix junctions
         ("key_lookahead", np.int64),  # tokens behind a block that its key covers as well
+        ("entry_unit", np.int64),  # tokens; less than this more makes no block worth entering
     ]
 )
 
@@ -164,6 +165,7 @@ def seat(arrays: Arrays, slot: int, uids: Ints, ends: Ints, num_prompt: int, jun
     sequence.num_tokens = ends[-1] if len(ends) > 0 else 0
     sequence.num_prompt = num_prompt
     sequence.num_computed = 0
+    sequence.num_entered = 0
     sequence.in_flight = 0
     sequence.placeholders = 0
     sequence.drafts = 0
@@ -306,6 +308,10 @@ def cache_up_to(arrays: Arrays, slot: int, num_computed: int) -> None:
     pool, tables, rules, boundaries = core.pool, core.tables, core.rules[0], core.boundaries
     sequence = tables.sequences[slot]
     num_tokens = min(num_computed, sequence.num_tokens - rules.key_lookahead)
+    num_units = num_tokens // rules.entry_unit
+    if num_units <= sequence.num_entered:
+        return
+    sequence.num_entered = num_units
     rounded = num_tokens // rules.alignment * rules.alignment
     if rules.eagle_boundaries == 0:
         boundaries[0] = sequence.num_prompt - 1

@@ -57,6 +57,7 @@ SEQUENCE_ROW = np.dtype(
         ("num_computed", np.int64),
         ("junction", np.int64),  # where siblings diverge, 0 for none
         ("num_spans", np.int64),
+        ("num_entered", np.int64),  # units of the rules' `entry_unit` considered for caching
         ("output_uid", np.int64),  # uid of the span its answer is written to
         ("end_tokens", np.int64),  # length at which it is finished
         ("in_flight", np.int64),  # computed tokens of steps whose end is not processed

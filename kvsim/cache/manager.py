@@ -199,9 +199,10 @@ class KVCache:
         )
         self.alignment_tokens = scheduler_block_size(groups)
         rules = np.zeros(1, dtype=RULES_ROW)
+        hash_block = math.gcd(*(group.block_size for group in groups))
         rules[0] = (
             self.alignment_tokens,
-            math.gcd(*(group.block_size for group in groups)),
+            hash_block,
             config.max_model_len,
             DENSE if config.retention_interval is None else config.retention_interval,
             config.enable_caching,
@@ -209,6 +210,7 @@ class KVCache:
             profile.follows_eagle,
             profile.has_junctions,
             config.key_lookahead_tokens,
+            hash_block if eagle else self.alignment_tokens,
         )
         ring_tokens = int(rows["ring"][-1] + rows["ring_mask"][-1] + 1)
         tables = Tables(

@@ -264,7 +264,12 @@ class Replica:
             end_s = clock.now
             if self._end(*self.scheduler.end_step()):
                 yield clock.at(end_s)
-        elif not self._steps and self.scheduler.transfers_in_flight and not step.is_early:
+        elif any(step.computes for step in self._steps) or step.is_early:
+            return
+        elif self._steps:
+            # What was planned behind it computes nothing either: it is over as well.
+            yield from self._run_oldest(num_calls)
+        elif self.scheduler.transfers_in_flight:
             # Only transfers keep it from going on. (Else the only running request was preempted,
             # which is admitted next.)
             yield from self._sleep(num_calls)

@@ -74,7 +74,7 @@ def _acceptance(value: object) -> object:
         if isinstance(earlier, int | float) and isinstance(later, int | float)
     ):
         raise ValueError(
-            f"{show(list(value))} rises. Give for each position the share of steps whose draft "
+            f"{list(value)} rises. Give for each position the share of steps whose draft "
             "there is accepted, as engines log it, as in [0.8, 0.6]."
         )
     return value

@@ -92,7 +92,7 @@ def trust_in_roofline(
         its_model, its_gpu, its_engine = name.split("|")[:3]
         if its_engine == engine:
             rows.append(((its_model, its_gpu, *_told(its_model, its_gpu)), ttft, tpot))
-    return Trust("roofline", _near(rows, own, 1), _near(rows, own, 2))
+    return Trust("roofline", _near(rows, own, 0), _near(rows, own, 1))
 
 
 _LEVELS: tuple[tuple[str, tuple[int, ...]], ...] = (
@@ -107,13 +107,10 @@ _LEVELS: tuple[tuple[str, tuple[int, ...]], ...] = (
 
 
 def _near(rows: Sequence[_Row], own: tuple[str | None, ...], of: int) -> Near | None:
-    """The nearest set-ups of which enough were measured; ``of``: where a row has the error."""
+    """The nearest set-ups of which enough were measured; ``of``: which of the errors."""
     for near, keys in _LEVELS:
-        found = [
-            float(row[of])
-            for row in rows
-            if row[of] is not None and all(row[0][key] == own[key] for key in keys)
-        ]
+        alike = [row for row in rows if all(row[0][key] == own[key] for key in keys)]
+        found = [error for _, *errors in alike if (error := errors[of]) is not None]
         if len(found) >= _ENOUGH:
             return Near(float(np.median(found)), len(found), near)
     return None
