@@ -12,8 +12,10 @@ from kvsim.scenario.reading import expand_variants, load_scenario
 
 if TYPE_CHECKING:
     from kvsim.results.store import RunResult
-    from kvsim.study.search import FindResult, Trial
-    from kvsim.study.sweeps import Progress, SweepResult
+    from kvsim.study.search import FindResult
+    from kvsim.study.sweep_table import SweepResult
+    from kvsim.study.sweeps import Progress
+    from kvsim.study.trials import Trial
 
 
 def run(scenario: Scenario | Path | str, variant: str | None = None) -> RunResult:
@@ -97,7 +99,8 @@ def find(
     Raises:
         KvsimError: something is wrong with what is asked, or no run can be made.
     """
-    from kvsim.study.search import TOLERANCE, parse_number
+    from kvsim.study.objective import parse_number
+    from kvsim.study.search import TOLERANCE
     from kvsim.study.search import find as search
 
     if (largest is None) == (smallest is None):

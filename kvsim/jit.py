@@ -24,7 +24,10 @@ from numba.core import event
 F = TypeVar("F", bound=Callable[..., object])
 
 _PACKAGE = Path(__file__).parent
-_SOURCES = ("jit.py", *(f"{room}/*.py" for room in ("cache", "policies", "times", "offload", "engine")))
+_SOURCES = (
+    "jit.py",
+    *(f"{room}/*.py" for room in ("cache", "policies", "times", "offload", "engine")),
+)
 
 
 def _digest() -> str:

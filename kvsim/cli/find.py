@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from kvsim.scenario import Scenario
-    from kvsim.study.search import FindResult, Trial
+    from kvsim.study.search import FindResult
+    from kvsim.study.trials import Trial
 
 
 def find(

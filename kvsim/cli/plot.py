@@ -79,9 +79,10 @@ def _retention(runs: Runs, choices: _Choices) -> Any:
 
 def _survival(runs: Runs, choices: _Choices) -> Any:
     from kvsim import plots
-    from kvsim.study.reuse import reuse
+    from kvsim.study.reuse import reuse_by_run
 
-    return plots.prefix_survival(_each(runs), reuse(runs.scenario))
+    results = _each(runs)
+    return plots.prefix_survival(results, reuse_by_run(runs.scenario, results))
 
 
 def _tiers(runs: Runs, choices: _Choices) -> Any:

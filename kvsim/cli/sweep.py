@@ -15,7 +15,8 @@ from kvsim.cli.terminal import Json, ScenarioFile, Settings, make_console, print
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kvsim.study.sweeps import Progress, SweepResult
+    from kvsim.study.sweep_table import SweepResult
+    from kvsim.study.sweeps import Progress
 
 
 def sweep(

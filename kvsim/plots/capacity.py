@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 
 from kvsim.plots.lines import draw_lines, scale_x
 from kvsim.plots.style import INK, one_axes, percent_axis, short_axis, styled
-from kvsim.study.findings import KNEE_SHARE, found_column, knee
+from kvsim.study.findings import KNEE_SHARE, knee
 from kvsim.study.frames import series_of
+from kvsim.study.ranking import found_column
 
 if TYPE_CHECKING:
     import pandas as pd

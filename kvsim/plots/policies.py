@@ -21,8 +21,8 @@ from kvsim.plots.style import (
     styled,
 )
 from kvsim.results.tables import percent, seconds, short
-from kvsim.study.findings import found_column
 from kvsim.study.frames import needed
+from kvsim.study.ranking import found_column
 
 _TTFT = ("ttft_s.p50", "ttft_s.p90", "ttft_s.p99")
 _MOST_BARS = 14

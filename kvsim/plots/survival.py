@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +25,12 @@ _NUM_REQUESTS_MIN = 10
 
 
 @styled
-def prefix_survival(results: Results, reuse: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+def prefix_survival(
+    results: Results,
+    reuse: pd.DataFrame | Mapping[str, pd.DataFrame],
+    *,
+    ax: Axes | None = None,
+) -> Axes:
     """Share of the reusable prompt tokens that were found, by how long the prefix was idle.
 
     A point is over the tokens of all requests in a bin of idle times (equally wide in log time;
@@ -32,26 +38,29 @@ def prefix_survival(results: Results, reuse: pd.DataFrame, *, ax: Axes | None = 
 
     Args:
         results: runs of one workload.
-        reuse: `kvsim.study.reuse.reuse` of its scenario.
+        reuse: `kvsim.study.reuse.reuse` of its scenario; by name where arrivals depend on the run
+            (`kvsim.study.reuse.reuse_by_run`).
         ax: where to draw.
 
     Raises:
         KvsimError: a run has requests that the workload does not have, or nothing is reusable.
     """
-    needed(reuse, "request_id", "reusable_tokens", "idle_s")
     ax = one_axes(ax)
-    offered = reuse[reuse["reusable_tokens"] > 0]
-    if offered.empty:
-        raise KvsimError("reuse: no prompt shares a prefix with an earlier one.")
-    idle_s = offered["idle_s"].clip(lower=_IDLE_S_MIN)
-    edges = np.geomspace(_IDLE_S_MIN, max(float(idle_s.max()), 10 * _IDLE_S_MIN), _NUM_BINS + 1)
     named = named_results(results)
+    frames = reuse if isinstance(reuse, Mapping) else dict.fromkeys(named, reuse)
+    offered = {}
+    for name in named:
+        needed(frames[name], "request_id", "reusable_tokens", "idle_s")
+        shared = frames[name][frames[name]["reusable_tokens"] > 0]
+        offered[name] = shared.assign(idle_s=shared["idle_s"].clip(lower=_IDLE_S_MIN))
+    if all(shared.empty for shared in offered.values()):
+        raise KvsimError("reuse: no prompt shares a prefix with an earlier one.")
+    longest_s = max(float(shared["idle_s"].max()) for shared in offered.values() if len(shared))
+    edges = np.geomspace(_IDLE_S_MIN, max(longest_s, 10 * _IDLE_S_MIN), _NUM_BINS + 1)
     styles = policy_styles([scenario_policy(result.scenario) for result in named.values()])
     for (name, result), style in zip(named.items(), styles, strict=True):
         ran = result.requests[result.requests["hit_tokens"].notna()]
-        joined = offered.assign(idle_s=idle_s).merge(
-            ran[["request_id", "hit_tokens"]], on="request_id"
-        )
+        joined = offered[name].merge(ran[["request_id", "hit_tokens"]], on="request_id")
         if joined.empty:
             raise KvsimError(f"{name}: has none of the workload's requests. Give its own reuse.")
         bins = np.clip(np.digitize(joined["idle_s"], edges) - 1, 0, _NUM_BINS - 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +11,12 @@ if TYPE_CHECKING:
 
 NO_FIGURE = "-"
 """Shown where a figure does not exist."""
+_UNITS = (
+    *((2.0**power, unit) for power, unit in ((50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"))),
+    *((10.0**power, unit) for power, unit in ((15, "PB"), (12, "TB"), (9, "GB"), (6, "MB"))),
+    (1024.0, "KiB"),
+    (1000.0, "KB"),
+)
 _THOUSANDS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -94,6 +100,37 @@ def short(value: float | None) -> str:
         if abs(value) >= 0.9995 * size:
             return f"{_three_digits(value / size)}{letter}"
     return str(value) if isinstance(value, int) else _three_digits(value)
+
+
+def size(num_bytes: float | None) -> str:
+    """A number of bytes that was counted, with three digits in decimal units, as in `1.52 TB`."""
+    if num_bytes is None:
+        return NO_FIGURE
+    for factor, letter in _THOUSANDS:
+        if abs(num_bytes) >= 0.9995 * factor:
+            return f"{_three_digits(num_bytes / factor)} {'K' if letter == 'k' else letter}B"
+    return f"{num_bytes:.0f} B"
+
+
+def exact_size(num_bytes: float) -> str:
+    """A size that was asked for, in the unit it is a short number of: `8 GiB`, `1.5 TB`."""
+    for factor, unit in _UNITS:
+        count = num_bytes / factor
+        if count >= 1 and f"{count:.6g}" == f"{count:.3g}":
+            return f"{count:.3g} {unit}"
+    return size(num_bytes)
+
+
+def notes_by_name(notes: Mapping[str, Iterable[str]]) -> list[str]:
+    """Notes of several runs, each once, with the runs it is about where it is not about all."""
+    about: dict[str, list[str]] = {}
+    for name, texts in notes.items():
+        for text in dict.fromkeys(texts):
+            about.setdefault(text, []).append(name)
+    return [
+        text if len(names) == len(notes) else f"{', '.join(names)}: {text}"
+        for text, names in about.items()
+    ]
 
 
 def difference_text(row: Mapping[Any, Any]) -> str:

@@ -45,6 +45,11 @@ class Quantity:
     most: float | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def is_load(self) -> bool:
+        """Whether it says how much is asked of the node, so that an answer has to last."""
+        return self.name in (REQUEST_RATE, CONCURRENCY) or self.name.startswith("workload.")
+
     def rounded(self, value: float) -> float:
         """The value nearest to it that is possible."""
         possible = float(max(1, round(value))) if self.whole else value

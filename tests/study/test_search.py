@@ -12,7 +12,7 @@ import kvsim
 from kvsim.errors import KvsimError, Problems
 from kvsim.scenario import Scenario
 from kvsim.study import search
-from kvsim.study.search import Clause, parse_number, parse_objective
+from kvsim.study.objective import Clause, parse_number, parse_objective
 
 
 def made(**changes: Any) -> Scenario:
