@@ -35,6 +35,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name most like the one written, or None where none is near."""
     choices = {choice.lower(): choice for choice in known}
     found = difflib.get_close_matches(name.lower(), choices, n=1)
+    if found and not found[0].startswith(name[:1].lower()):
+        # Another beginning is another thing (mi300x is no b300) unless nearly all the rest agrees.
+        found = difflib.get_close_matches(name.lower(), choices, n=1, cutoff=0.75)
     return choices[found[0]] if found else None
 
 

@@ -24,10 +24,8 @@ from numba.core import event
 F = TypeVar("F", bound=Callable[..., object])
 
 _PACKAGE = Path(__file__).parent
-_SOURCES = (
-    "jit.py",
-    *(f"{room}/*.py" for room in ("cache", "policies", "times", "offload", "engine")),
-)
+_ROOMS = ("cache", "policies", "times", "offload", "engine")
+_SOURCES = ("jit.py", *(f"{room}/*.py" for room in _ROOMS))
 
 
 def _digest() -> str:
@@ -69,7 +67,7 @@ def is_cold() -> bool:
     return _FOLDER is not None and next(_FOLDER.rglob("*.nbi"), None) is None
 
 
-class Compilation(event.Listener):  # type: ignore[misc] - numba has no types
+class Compilation(event.Listener):
     """How long code was compiled while `watch_compilation` watched.
 
     Attributes:

@@ -28,6 +28,8 @@ def test_nearest_looks_past_case() -> None:
     assert nearest("B300", ["b300", "h200"]) == "b300"
     assert nearest("zzz", ["b300", "h200"]) is None
     assert nearest("x", []) is None
+    assert nearest("mi300x", ["b300", "h200"]) is None  # another maker's, not a slip
+    assert nearest("sliding", ["full", "sliding_window"]) == "sliding_window"
 
 
 def test_unknown_name() -> None:

@@ -5,21 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
-from kvsim.metrics.records import REQUEST_COLUMNS, TIMELINE_COLUMNS
-from kvsim.metrics.summary import SUMMARY_KEYS
 from kvsim.scenario import Scenario
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("documented", [SUMMARY_KEYS, REQUEST_COLUMNS, TIMELINE_COLUMNS])
-def test_keys_and_columns_are_documented(documented: dict[str, str]) -> None:
-    rows = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in documented.items())
-    assert rows in README
+def test_it_is_a_front_door() -> None:
+    assert len(README.splitlines()) <= 250
 
 
 def test_ci_calls_the_test_command_of_the_readme() -> None:

@@ -15,6 +15,7 @@ import typer
 from kvsim.cli import (
     bench,
     compare,
+    describe,
     find,
     new,
     plot,
@@ -45,6 +46,7 @@ app.command()(compare.compare)
 app.command()(plot.plot)
 app.command()(report.report)
 app.command()(validate.validate)
+app.command()(describe.describe)
 app.command()(schema.schema)
 app.command()(verify.verify)
 app.add_typer(trace.app, name="trace")

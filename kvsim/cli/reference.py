@@ -13,6 +13,7 @@ from kvsim.cli.terminal import Json, Only, print_json, progress_bars
 app = typer.Typer(help="Reference results of shipped scenarios.", no_args_is_help=True)
 
 _DEFAULT = Path("results/reference")
+_DOCUMENTS = (Path("README.md"), Path("results/validation.md"))
 
 
 @app.command()
@@ -34,6 +35,36 @@ def update(
         with progress_bars(variants) as told:
             written = update_reference(scenario, out, draw_reference, told)
         sys.stdout.write(f"Reference: {written}\n")
+
+
+@app.command()
+def tables(
+    documents: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE...]", help="Documents. Default: README.md, validation.md."),
+    ] = None,
+    directory: Annotated[
+        Path, typer.Option("--in", metavar="DIR", help="Where the references are.")
+    ] = _DEFAULT,
+    check_only: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit code 1 where a table differs.")
+    ] = False,
+) -> None:
+    """Write the tables of reference results into the documents that show them."""
+    from kvsim.report.documents import with_tables
+    from kvsim.scenario.writing import write_text
+
+    differs = False
+    for document in documents or _DOCUMENTS:
+        text = with_tables(document, directory)
+        same = text == document.read_text(encoding="utf-8")
+        if not (same or check_only):
+            write_text(document, text)
+        differs |= not same
+        said = "holds" if same else "differs" if check_only else "written"
+        sys.stdout.write(f"{document}: {said}\n")
+    if differs and check_only:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -18,6 +18,7 @@ from kvsim.cli.terminal import (
     complain,
     make_console,
     print_json,
+    print_table,
     progress_bars,
 )
 from kvsim.errors import KvsimError
@@ -27,6 +28,13 @@ def run(
     scenario: ScenarioFile,
     settings: Settings = [],  # noqa: B006 - typer copies it
     only: Only = [],  # noqa: B006
+    jobs: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Variants simulated at once. Default: all cores."),
+    ] = None,
+    wide: Annotated[
+        bool, typer.Option("--wide", help="All columns, however wide the terminal is.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -37,30 +45,35 @@ def run(
 ) -> None:
     """Run a scenario, every variant on the same arrivals, and show a table of the results."""
     from kvsim.results.store import check_destination
-    from kvsim.results.variants import run_variant, write_variant
+    from kvsim.results.variants import write_variant
     from kvsim.scenario.reading import load_scenario
+    from kvsim.study.side_by_side import run_side_by_side
 
     loaded = load_scenario(scenario, settings)
     variants = chosen_variants(loaded, only, scenario)
     out_dir = out if out is not None else Path("results") / loaded.name
     check_destination(out_dir, variants)
-    summaries: dict[str, dict[str, Any]] = {}
+    done: dict[str, dict[str, Any]] = {}
     failures: dict[str, list[str]] = {}  # what went wrong -> the variants
     with progress_bars(variants) as told:
-        for name, variant in variants.items():
-            try:
-                result = run_variant(
-                    variant, name, on_progress=told(name), arguments=tuple(sys.argv[1:])
-                )
-            except KvsimError as error:  # the others may well run
-                failures.setdefault(str(error), []).append(name)
+        outcomes = run_side_by_side(
+            variants,
+            jobs=jobs,
+            arguments=tuple(sys.argv[1:]),
+            on_progress=lambda name, share: told(name)(share),
+        )
+        for name, outcome in outcomes:
+            if isinstance(outcome, KvsimError):  # the others may well run
+                failures.setdefault(str(outcome), []).append(name)
                 continue
-            write_variant(out_dir, result)
-            summaries[name] = result.summary
+            told(name)(1.0)
+            write_variant(out_dir, outcome)
+            done[name] = outcome.summary
+    summaries = {name: done[name] for name in variants if name in done}
     if as_json and summaries:
         print_json({"variants": summaries})
     elif summaries:
-        _show(summaries, out_dir)
+        _show(summaries, out_dir, wide)
     for text, names in failures.items():
         where = "" if len(names) == len(variants) else f"variants.{', '.join(names)}: "
         complain(KvsimError(f"{where}{text}"))
@@ -68,16 +81,12 @@ def run(
         raise typer.Exit(2)
 
 
-def _show(summaries: Mapping[str, Mapping[str, Any]], out_dir: Path) -> None:
-    from kvsim.results.tables import summary_table
+def _show(summaries: Mapping[str, Mapping[str, Any]], out_dir: Path, wide: bool) -> None:
+    from kvsim.results.tables import notes_by_name, summary_table
 
     console = make_console()
-    console.print(summary_table(summaries))
-    for warning in _said_once(summaries):
+    print_table(console, summary_table(summaries, None if wide else console.width))
+    warnings = {name: summary["warnings"] for name, summary in summaries.items()}
+    for warning in notes_by_name(warnings):
         console.print(f"Note: {warning}", style="yellow", highlight=False, markup=False)
     console.print(f"Results: {out_dir}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _said_once(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The warnings of all variants, each once, in order."""
-    return list(dict.fromkeys(w for summary in summaries.values() for w in summary["warnings"]))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
+    from rich.table import Table
 
     from kvsim.scenario import Scenario
 
@@ -110,12 +111,19 @@ def make_console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 120)
 
 
+def print_table(console: Console, table: Table) -> None:
+    """Print a table whole: lines longer than a narrow terminal wrap there, nothing is folded."""
+    wanted = console.measure(table, options=console.options.update(max_width=10_000)).maximum
+    console.print(table, width=max(console.width, wanted), crop=False, soft_wrap=False)
+
+
 @contextmanager
 def progress_bars(names: Iterable[str]) -> Iterator[Callable[[str], Callable[[float], None]]]:
-    """A bar a name on a terminal's standard error; elsewhere nothing is shown.
+    """A bar a name on a terminal's standard error; elsewhere only that code is being compiled.
 
     Yields:
-        Called with a name, the function that takes the share done of it, 0 to 1.
+        Called with a name, the function that takes the share done of it, 0 to 1, or a number below
+        0 while code is compiled.
     """
     from rich.console import Console
     from rich.progress import (
@@ -138,8 +146,19 @@ def progress_bars(names: Iterable[str]) -> Iterator[Callable[[str], Callable[[fl
     ) as progress:
         tasks = {name: progress.add_task(name, total=1.0, start=False) for name in names}
 
+        compiling = False
+
         def told(name: str) -> Callable[[float], None]:
+            def tell(share: float) -> None:
+                nonlocal compiling
+                if share < 0 and not compiling:
+                    compiling = True
+                    if progress.disable:
+                        sys.stderr.write("Compiling, once (15 to 30 s).\n")
+                text = f"{name} (compiling, once)" if share < 0 else name
+                progress.update(tasks[name], completed=max(0.0, share), description=text)
+
             progress.start_task(tasks[name])
-            return lambda share: progress.update(tasks[name], completed=share)
+            return tell
 
         yield told

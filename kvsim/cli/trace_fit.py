@@ -45,6 +45,7 @@ def fit(
     difference by LRU capacity tells what the synthetic workload does not have.
     """
     from kvsim.scenario.reading import as_yaml
+    from kvsim.scenario.writing import write_text
     from kvsim.workload.fitting import fit_trace
 
     config = _config(trace, trace_format, block_tokens, starts)
@@ -53,7 +54,7 @@ def fit(
     text = as_yaml({"workload": fitted.workload})
     if out is not None:
         try:
-            out.write_text(text, encoding="utf-8")
+            write_text(out, text)
         except OSError as error:
             raise KvsimError(f"{out}: cannot be written: {error.strerror}.") from None
     if as_json:

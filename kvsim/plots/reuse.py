@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from kvsim.errors import KvsimError
 from kvsim.plots.style import styled
+from kvsim.scenario.writing import replacing
 
 if TYPE_CHECKING:
     from kvsim.workload.inspection import Inspection
@@ -69,7 +70,8 @@ def trace_reuse(inspection: Inspection, title: str, path: Path) -> None:
         working.bar(begins_min, counts, width=0.9 * width_s / 60, align="edge")
     working.set(xlabel="minutes", ylabel="different blocks used")
     try:
-        figure.savefig(path, dpi=120)
+        with replacing(path) as new:
+            figure.savefig(new, dpi=120)
     except ValueError:
         text = "is no name for a figure. Let it end in .png, .svg or .pdf."
         raise KvsimError(f"{path}: {text}") from None

@@ -24,6 +24,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from kvsim.errors import KvsimError
 from kvsim.results.tables import short
+from kvsim.scenario.writing import replacing
 
 INK = "#1a1a1a"
 MUTED = "#6b6b6b"
@@ -263,8 +264,8 @@ def save(plot: Axes | Figure | Iterable[Axes], path: Path | str) -> Path:
     figure = _figure_of(plot)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with mpl.rc_context({**RC, **_SVG}):
-            figure.savefig(path, format=kind, dpi=DPI, metadata=_METADATA[kind])
+        with mpl.rc_context({**RC, **_SVG}), replacing(path) as new:
+            figure.savefig(new, format=kind, dpi=DPI, metadata=_METADATA[kind])
     except OSError as error:
         raise KvsimError(f"{path}: cannot be written: {error.strerror}.") from None
     return path

@@ -18,6 +18,7 @@ from kvsim.report.figures import plots_of
 from kvsim.report.markup import bullets, safe, section
 from kvsim.report.reproduce import reproduce
 from kvsim.report.tables import differences_table, results_table
+from kvsim.scenario.writing import write_text
 from kvsim.study import findings
 from kvsim.study.ranking import Ranking, rank
 from kvsim.study.runs import Runs, read_runs
@@ -52,7 +53,7 @@ def write_report(path: Path | str, out: Path | str, question: str | None = None)
     text = report_html(read_runs(path), question)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+        write_text(out, text)
     except OSError as error:
         raise KvsimError(
             f"{out}: cannot be written: {error.strerror}. Give another --out."

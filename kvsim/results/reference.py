@@ -21,6 +21,7 @@ from kvsim.metrics.figures import flat_figures
 from kvsim.results.store import RunResult
 from kvsim.results.variants import run_variant
 from kvsim.scenario.reading import expand_variants, load_scenario, resolved_yaml
+from kvsim.scenario.writing import write_text
 
 REFERENCE_DIR = Path("results/reference")
 """Where references are kept, from the top of the project."""
@@ -113,7 +114,7 @@ def update_reference(
     try:
         directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
-        (directory / SUMMARY_FILE).write_text(text + "\n", encoding="utf-8")
+        write_text(directory / SUMMARY_FILE, text + "\n")
     except OSError as error:
         raise KvsimError(
             f"{directory}: cannot be written: {error.strerror}. Give another --out."

@@ -17,38 +17,78 @@ _UNITS = (
     (1024.0, "KiB"),
     (1000.0, "KB"),
 )
+_MOST_DIGITS = 3  # of a difference in points or ms that has no noise to go by
 _THOUSANDS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def summary_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
-    """A row a variant, from summaries by name; at most 120 columns wide for names up to 22.
+def summary_table(summaries: Mapping[str, Mapping[str, Any]], width: int | None = None) -> Table:
+    """A row a variant, from summaries by name.
 
-    Refused requests get a column where there are any, and so do hits in a tier, as a share of the
-    prompt tokens.
+    Refused requests get a column where there are any, goodput where there is an objective, hits in
+    a tier, as a share of the prompt tokens, where there is a tier, and times where real ones are
+    kept.
+
+    Args:
+        summaries: by variant.
+        width: characters there are; columns that matter least are left out until the rest fits,
+            which the caption says. None leaves none out.
     """
     from rich import box
     from rich.table import Table
 
-    # Folded, never cut: in a narrow terminal a figure in two lines is better than half of one.
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    table.add_column("variant", overflow="fold")
     rows = {name: _row(summary) for name, summary in summaries.items()}
     shown = {
         _REFUSED: any(summary["num_refused"] for summary in summaries.values()),
         _TIER_HITS: any(summary.get("tiers") for summary in summaries.values()),
+        _GOODPUT: any(summary.get("goodput") is not None for summary in summaries.values()),
+        _TIMES: any(summary["wall_s"] is not None for summary in summaries.values()),
     }
     headers = [
         header for header in (next(iter(rows.values())) if rows else {}) if shown.get(header, True)
     ]
+    widths = {
+        header: max(
+            len(line)
+            for cell in (header, *(row[header] for row in rows.values()))
+            for line in cell.split("\n")
+        )
+        for header in headers
+    }
+    names = min(_NAME_CHARACTERS, max((len(name) for name in rows), default=0))
+    left_out = 0
+    for header in _LEAST_FIRST if width is not None else ():
+        if header in headers and names + sum(widths[kept] + 1 for kept in headers) > (width or 0):
+            headers.remove(header)
+            left_out += 1
+    # Folded, never cut: in a narrow terminal a figure in two lines is better than half of one.
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table.add_column("variant", overflow="fold")
     for header in headers:
-        table.add_column(header, justify="right", overflow="fold")
+        table.add_column(header, justify="right", overflow="fold", min_width=widths[header])
     for name, row in rows.items():
         table.add_row(name, *(row[header] for header in headers))
+    if left_out:
+        table.caption = f"{left_out} more columns with --wide, or in a wider terminal"
+        table.caption_justify = "left"
     return table
 
 
 _REFUSED = "re-\nfused"
 _TIER_HITS = "tier\nhits"
+_GOODPUT = "good-\nput"
+_TIMES = "sim/real\ns"
+_NAME_CHARACTERS = 24
+_LEAST_FIRST = (
+    _TIMES,
+    "request\nhits",
+    "hit /\nqueried",
+    "req\n/s",
+    "bytes\nout/in",
+    "pre-\nempted",
+    "evicted\nblocks",
+    "output\ntok/s",
+)
+"""Columns in the order in which they make room."""
 
 
 def _row(summary: Mapping[str, Any]) -> dict[str, str]:
@@ -64,12 +104,13 @@ def _row(summary: Mapping[str, Any]) -> dict[str, str]:
         _REFUSED: short(summary["num_refused"]),
         "TTFT s\np50/p90/p99": "/".join(ttft),
         "TPOT\np50": seconds(summary["tpot_s"]["p50"]),
+        _GOODPUT: percent(summary.get("goodput")),
         "req\n/s": short(summary["requests_per_s"]),
         "output\ntok/s": short(summary["output_tokens_per_s"]),
         "pre-\nempted": short(summary["preemptions"]),
         "evicted\nblocks": short(summary["evicted_blocks"]),
         "bytes\nout/in": f"{stored}/{loaded}",
-        "sim/real\ns": "/".join(took),
+        _TIMES: "/".join(took),
     }
 
 
@@ -147,11 +188,12 @@ def difference_text(row: Mapping[Any, Any]) -> str:
     factor, unit = difference_unit(str(row["figure"]))
     difference = factor * row["difference"]
     if not exists(row["low"]):
-        if difference == 0:
+        if difference == 0 or (unit and round(difference, _MOST_DIGITS) == 0):
             return "same"
         if abs(difference) >= 1000:
             return f"{'+' if difference > 0 else ''}{short(difference)}{unit}"
-        return f"{_signed(difference, 1 + _digits(abs(difference)))}{unit}"
+        digits = 1 + _digits(abs(difference))
+        return f"{_signed(difference, min(digits, _MOST_DIGITS) if unit else digits)}{unit}"
     ends = [factor * row["low"], factor * row["high"]]
     digits = _digits(max(abs(end - difference) for end in ends))
     while row["beyond_noise"] and digits < 6 and any(round(end, digits) == 0 for end in ends):

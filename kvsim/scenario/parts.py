@@ -47,7 +47,7 @@ class Node(Section):
     gpus: Count = Field(default=1, description="number of GPUs of the node")
     tensor_parallel: Count | None = Field(
         default=None,
-        description="GPUs a replica spans, a divisor of gpus; null for all of them",
+        description="GPUs a replica spans: all of gpus, as one replica is simulated; null for that",
     )
     gpu_memory_utilization: Fraction = Field(
         default=0.92,

@@ -111,10 +111,17 @@ def _lengths(scenario: ScenarioKeys) -> Iterator[Problem]:
 
 def _node(scenario: ScenarioKeys) -> Iterator[Problem]:
     node, place = scenario.node, "node.tensor_parallel"
-    if node.tensor_parallel is not None and node.gpus % node.tensor_parallel:
-        text = f"{node.tensor_parallel} is not a divisor of node.gpus ({node.gpus})."
-        divisors = [str(n) for n in range(1, min(node.gpus, 1024) + 1) if node.gpus % n == 0]
-        yield Problem(place, f"{text} Use {' or '.join(divisors)}.", ("node.gpus",))
+    if scenario.num_ranks < node.gpus:
+        text = (
+            f"{node.tensor_parallel} leaves {node.gpus - scenario.num_ranks} of the {node.gpus} "
+            "GPUs (node.gpus) idle: one replica is simulated, under all of the traffic. Use "
+            f"{node.gpus}, or node.gpus: {node.tensor_parallel} and one replica's share of the "
+            "requests."
+        )
+        yield Problem(place, text, ("node.gpus",))
+    elif scenario.num_ranks > node.gpus:
+        text = f"{node.tensor_parallel} is above node.gpus ({node.gpus}). Use {node.gpus}."
+        yield Problem(place, text, ("node.gpus",))
     try:
         scenario.model_spec.kv_share(scenario.num_ranks)
     except KvsimError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from kvsim.metrics.summary import SUMMARY_KEYS
 from kvsim.results.store import RESULT_FILES, RunResult, load_result, summary_of
 from kvsim.scenario import Scenario
 from kvsim.scenario.reading import load_scenario, resolved_yaml
+from kvsim.scenario.writing import replacing, write_text
 from kvsim.study.sweep_points import Point
 
 if TYPE_CHECKING:
@@ -248,17 +248,11 @@ def write_sweep(out_dir: Path, scenario: Scenario, table: pd.DataFrame) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    token = secrets.token_hex(4)
-    new = {name: out_dir / f".{name}.new-{token}" for name in ("scenario.yaml", SWEEP_FILE)}
     try:
-        new["scenario.yaml"].write_text(resolved_yaml(scenario, out_dir), encoding="utf-8")
-        arrow = pa.Table.from_pandas(table, preserve_index=False)
-        pq.write_table(arrow, new[SWEEP_FILE], compression="zstd")
-        for name, file in new.items():
-            file.replace(out_dir / name)
+        write_text(out_dir / "scenario.yaml", resolved_yaml(scenario, out_dir))
+        with replacing(out_dir / SWEEP_FILE) as new:
+            arrow = pa.Table.from_pandas(table, preserve_index=False)
+            pq.write_table(arrow, new, compression="zstd")
     except OSError as error:
         problem = f"{SWEEP_FILE}: cannot be written: {error.strerror}. Give another --out."
         raise Problems(str(out_dir), [problem]) from None
-    finally:
-        for file in new.values():
-            file.unlink(missing_ok=True)

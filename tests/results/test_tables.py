@@ -35,7 +35,7 @@ def summary(**changes: Any) -> dict[str, Any]:
 def shown(summaries: dict[str, Any], width: int = 120) -> str:
     console = Console(width=width, no_color=True)
     with console.capture() as capture:
-        console.print(summary_table(summaries))
+        console.print(summary_table(summaries, width))
     return capture.get()
 
 
@@ -82,7 +82,8 @@ def test_nothing_is_cut_where_it_does_not_fit(width: int) -> None:
     text = shown({name: summary()}, width)
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
-    first_columns = "".join(line.split(" ")[0] for line in text.splitlines()[3:])
+    rows = [line for line in text.splitlines()[3:] if "more columns" not in line]
+    first_columns = "".join(line.split(" ")[0] for line in rows)
     assert first_columns.replace("─", "") == name
 
 
@@ -137,3 +138,20 @@ def test_differences_of_times_and_counts() -> None:
     assert difference_text({**row, "figure": "ttft_s.p50"}) == "+128 ms (+112 to +146)"
     row = {"difference": 1200.0, "low": None, "high": None, "beyond_noise": None}
     assert difference_text({**row, "figure": "evicted_blocks"}) == "+1.20k"
+
+
+def test_80_columns_keep_what_matters_and_say_what_is_left_out() -> None:
+    runs = {"prepend-interval-32768": summary(goodput=0.5, tiers={"cpu": {}}), "b": summary()}
+    text = shown(runs, 80)
+    assert max(map(len, text.splitlines())) <= 80
+    row = next(line for line in text.splitlines() if line.startswith("prepend"))
+    for figure in ("37.4%", "12.3/123/1234", "21.3 ms", "50.0%"):
+        assert figure in row
+    assert "sim/real" not in text
+    assert "more columns with --wide" in text
+    assert "more columns" not in shown(runs, 200)
+
+
+def test_thirty_variants_of_one_name_length_stay_a_line_each() -> None:
+    text = shown({f"variant-{number:02}": summary() for number in range(30)}, 80)
+    assert sum(line.startswith("variant-") for line in text.splitlines()) == 30

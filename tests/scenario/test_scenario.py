@@ -160,11 +160,17 @@ def test_a_scenario_is_frozen_and_travels() -> None:
         ),
         (
             small(node={"num_blocks": 100, "gpus": 8, "tensor_parallel": 3}),
-            "node.tensor_parallel: 3 is not a divisor of node.gpus (8). Use 1 or 2 or 4 or 8.",
+            "node.tensor_parallel: 3 leaves 5 of the 8 GPUs (node.gpus) idle: one replica is "
+            "simulated, under all of the traffic. Use 8, or node.gpus: 3 and one replica's share "
+            "of the requests.",
+        ),
+        (
+            small(node={"num_blocks": 100, "gpus": 8, "tensor_parallel": 1}),
+            "node.tensor_parallel: 1 leaves 7 of the 8 GPUs (node.gpus) idle: one replica is ",
         ),
         (
             small(node={"num_blocks": 100, "gpus": 4, "tensor_parallel": 8}),
-            "node.tensor_parallel: 8 is not a divisor of node.gpus (4). Use 1 or 2 or 4.",
+            "node.tensor_parallel: 8 is above node.gpus (4). Use 4.",
         ),
         (
             small(model={**FULL_ONLY, "num_kv_heads": 3}, node={"num_blocks": 9, "gpus": 2}),
@@ -456,7 +462,9 @@ def test_all_problems_come_at_once() -> None:
         "Use 0, 256, 512, ... or null.",
         "engine.max_model_len: 2097152 is above the longest sequence of the model (1048576). "
         "Use 1048576 or less.",
-        "node.tensor_parallel: 3 is not a divisor of node.gpus (8). Use 1 or 2 or 4 or 8.",
+        "node.tensor_parallel: 3 leaves 5 of the 8 GPUs (node.gpus) idle: one replica is "
+        "simulated, under all of the traffic. Use 8, or node.gpus: 3 and one replica's share of "
+        "the requests.",
         "variants.a: overrides nothing. Give keys, as in {cache.retention_interval: 0}.",
         "variants.b.cache.retention_intervall: unknown key. Did you mean 'retention_interval'?",
     ]

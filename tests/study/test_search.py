@@ -11,7 +11,7 @@ import pytest
 import kvsim
 from kvsim.errors import KvsimError, Problems
 from kvsim.scenario import Scenario
-from kvsim.study import search
+from kvsim.study import search, trials
 from kvsim.study.objective import Clause, parse_number, parse_objective
 
 
@@ -176,14 +176,14 @@ def test_refused_requests_do_not_count_as_met() -> None:
 def fake(monkeypatch: Any, met: Any, *, drawn: float = 0.5) -> None:
     """Runs replaced by a figure that is 0 where a value is met and 1 where it is missed."""
 
-    def measure(task: tuple[Scenario, tuple[str, ...]]) -> search._Measured:
-        scenario, names = task
+    def measure(task: tuple[Scenario, tuple[str, ...], bool]) -> trials._Measured:
+        scenario, names, _ = task
         value = scenario.engine.max_num_seqs
         figure = 0.0 if met(value, scenario.seed) else 1.0
         everything = {names[0]: figure, "of_its_own": value + scenario.seed * drawn}
-        return search._Measured({names[0]: figure}, {names[0]: 0.0}, 0, everything, names)
+        return trials._Measured({names[0]: figure}, {names[0]: 0.0}, 0, everything, names)
 
-    monkeypatch.setattr(search, "_measure", measure)
+    monkeypatch.setattr(trials, "_measure", measure)
 
 
 def largest(**options: Any) -> search.FindResult:

@@ -19,7 +19,9 @@ from kvsim.errors import KvsimError, Problems
 from kvsim.metrics.summary import SUMMARY_KEYS
 from kvsim.scenario import Scenario
 from kvsim.study import parallel, sweeps
-from kvsim.study.sweeps import RUN_COLUMNS, SWEEP_FILE, Progress, expand_sweep, load_sweep, run_hash
+from kvsim.study.sweep_points import expand_sweep, run_hash
+from kvsim.study.sweep_table import RUN_COLUMNS, SWEEP_FILE, load_sweep
+from kvsim.study.sweeps import Progress
 
 
 def data(**changes: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from kvsim.errors import Problems
+from kvsim.scenario.writing import replacing
 from kvsim.workload.request import Request
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
@@ -75,17 +76,13 @@ def write_mooncake(path: Path, requests: Iterable[Request], block_tokens: int) -
         KvsimError: the name ends otherwise, something lies there, or it cannot be written.
     """
     check_writable(path)
-    part = path.with_name(f".{path.name}.part")
     try:
-        try:
+        with replacing(path) as new:
             rows = _rows(requests, block_tokens)
             if path.suffix == ".parquet":
-                num_rows = _write_parquet(part, rows)
+                num_rows = _write_parquet(new, rows)
             else:
-                num_rows = _write_lines(part, path.suffix, rows)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+                num_rows = _write_lines(new, path.suffix, rows)
     except OSError as error:
         text = f"cannot be written: {error.strerror or error}. Choose another place."
         raise Problems(str(path), [text]) from None

@@ -1,0 +1,66 @@
+"""`kvsim describe`: the meanings in the code, by topic and by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from kvsim.cli import app
+from kvsim.errors import KvsimError
+from kvsim.metrics.records import REQUEST_COLUMNS, TIMELINE_COLUMNS
+from kvsim.metrics.summary import SUMMARY_KEYS
+from kvsim.metrics.tiers import TIER_KEYS
+from kvsim.scenario.glossary import scenario_keys
+
+
+def said(*words: str) -> str:
+    result = CliRunner().invoke(app, ["describe", *words], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+@pytest.mark.parametrize(
+    ("topic", "entries"),
+    [
+        ("summary", SUMMARY_KEYS),
+        ("tiers", TIER_KEYS),
+        ("requests", REQUEST_COLUMNS),
+        ("timeline", TIMELINE_COLUMNS),
+    ],
+)
+def test_every_figure_is_described_with_its_unit(topic: str, entries: dict[str, str]) -> None:
+    text = said(topic)
+    assert json.loads(said(topic, "--json")) == {topic: entries}
+    assert max(map(len, text.splitlines())) <= 80
+    for name in entries:
+        assert f"  {name}" in text
+    if topic == "requests":
+        assert "  arrival_s  [s]\n      arrival on the clock of the run\n" in text
+
+
+def test_every_key_is_described_with_default_and_choices() -> None:
+    text = said("keys")
+    assert max(map(len, text.splitlines())) <= 80
+    for key in scenario_keys():
+        assert f"  {key.place}" in text
+        assert key.meaning
+    one = " ".join(said("cache.free_queue").split())
+    assert "One of profile, append, prepend-uncached-window," in one
+    assert "Default: profile." in one
+
+
+def test_a_name_is_found_wherever_it_stands() -> None:
+    text = said("ttft_s")
+    assert "objective.ttft_s" in text
+    assert "arrival to first token" in text
+
+
+def test_topics_come_without_a_name() -> None:
+    assert said().startswith("keys ")
+
+
+def test_an_unknown_name_names_the_nearest() -> None:
+    with pytest.raises(KvsimError, match="Did you mean 'ttft_s'"):
+        said("ttftt_s")
