@@ -49,7 +49,11 @@ def question(runs: Runs) -> str:
     if not varied:
         return f"How does {where} serve {_workload(runs.scenario)}?"
     what = "Which of the cache policies" if policies else f"Which {', '.join(others)}"
-    beside = f", as {', '.join(others)} varies," if policies and others else ""
+    beside = (
+        f", as {', '.join(others)} var{'y' if len(others) > 1 else 'ies'},"
+        if policies and others
+        else ""
+    )
     return f"{what} serves {_workload(runs.scenario)} best{beside} with {where}?"
 
 

@@ -17,6 +17,7 @@ _UNITS = (
     (1024.0, "KiB"),
     (1000.0, "KB"),
 )
+_MOST_IN_FULL = 1000  # counts from here on are shown with three digits
 _MOST_DIGITS = 3  # of a difference in points or ms that has no noise to go by
 _THOUSANDS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -187,11 +188,12 @@ def difference_text(row: Mapping[Any, Any]) -> str:
         return NO_FIGURE
     factor, unit = difference_unit(str(row["figure"]))
     difference = factor * row["difference"]
+    figure = str(row["figure"])
+    if not unit and ("bytes" in figure or abs(difference) >= _MOST_IN_FULL):
+        return _amounts(figure, row)
     if not exists(row["low"]):
         if difference == 0 or (unit and round(difference, _MOST_DIGITS) == 0):
             return "same"
-        if abs(difference) >= 1000:
-            return f"{'+' if difference > 0 else ''}{short(difference)}{unit}"
         digits = 1 + _digits(abs(difference))
         return f"{_signed(difference, min(digits, _MOST_DIGITS) if unit else digits)}{unit}"
     ends = [factor * row["low"], factor * row["high"]]
@@ -205,6 +207,21 @@ def difference_text(row: Mapping[Any, Any]) -> str:
     return f"{_signed(difference, digits)}{unit} ({low} to {high})"
 
 
+def _amounts(figure: str, row: Mapping[Any, Any]) -> str:
+    """A difference of bytes, or of a large count, with its interval."""
+
+    def signed(value: float) -> str:
+        return ("+" if value > 0 else "-" if value < 0 else "") + figure_text(figure, abs(value))
+
+    difference = signed(row["difference"])
+    if row["difference"] == 0 and (not exists(row["low"]) or row["low"] == row["high"] == 0):
+        return "same"
+    if not exists(row["low"]) or row["low"] == row["high"]:
+        return difference
+    ends = f"{signed(row['low'])} to {signed(row['high'])}"
+    return f"{difference} ({ends})" if row["beyond_noise"] else f"within noise ({ends})"
+
+
 def difference_unit(figure: str) -> tuple[float, str]:
     """What differences of a figure are multiplied by to be shown, and their unit."""
     is_share = figure.endswith(("_rate", "_share", "_utilization")) or figure == "goodput"
@@ -213,6 +230,21 @@ def difference_unit(figure: str) -> tuple[float, str]:
     if "_s." in figure or figure.endswith("_s") and not figure.endswith("per_s"):
         return 1000.0, " ms"
     return 1.0, ""
+
+
+def figure_text(figure: str, value: float | None) -> str:
+    """A figure by its dotted name: a share in percent, a time, a size, or a count."""
+    if value is None:
+        return NO_FIGURE
+    _, unit = difference_unit(figure)
+    if unit == " points":
+        return percent(value)
+    if unit == " ms":
+        return seconds(value)
+    if "bytes" in figure:
+        return f"{size(value)}/s" if figure.endswith("per_s") else size(value)
+    is_count = not figure.endswith("per_s") and float(value).is_integer()
+    return short(int(value) if is_count else value)
 
 
 def exists(value: Any) -> bool:

@@ -247,13 +247,23 @@ def _steady_notes(name: str, tried: Sequence[Trial], value: float | None) -> lis
         f"the {seen.count:,} {seen.what} start within {seconds(seen.starts_s)}, and a {one} lasts "
         f"{seconds(seen.lasting_s)} (median)"
     )
+    growing = (
+        [
+            f"TTFT was still growing {at}: {seconds(seen.ttft_begin_s)} for the first third of the "
+            f"requests and {seconds(seen.ttft_end_s)} for the last (medians), so a queue was "
+            "building up. A longer workload would meet the objective at less."
+        ]
+        if seen.is_growing
+        else []
+    )
     if not seen.is_burst:
-        return [f"A steady state was seen for {seconds(seen.steady_s)} {at}: {facts}."]
+        return [f"A steady state was seen for {seconds(seen.steady_s)} {at}: {facts}.", *growing]
     held = f"only for {seconds(seen.steady_s)}" if seen.steady_s else "not at all"
     return [
         f"Start-up burst: a steady state was seen {held} {at}: {facts}. The answer holds for a "
         f"burst of {seen.count:,} {seen.what}, not for a load that lasts. Use a workload with more "
-        f"{seen.what}."
+        f"{seen.what}.",
+        *growing,
     ]
 
 
