@@ -9,7 +9,7 @@ May come in: the ground alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,8 @@ class KVGroup:
             where a custom model does not say.
         num_layers: layers of the group, for display; None where not said.
         name: for display.
+        draft_bytes_per_block: what the model's draft layer adds to a block of this group, where it
+            is loaded and belongs here; None otherwise.
         origin: source of the numbers, or ``assumption: reason``.
     """
 
@@ -74,10 +76,25 @@ class KVGroup:
     block_size: int
     sliding_window: int | None = None
     eagle: bool = False
+    draft_bytes_per_block: int | None = None
     bytes_per_block: int | None = None
     num_layers: int | None = None
     name: str = ""
     origin: str = field(default="", compare=False, repr=False)
+
+    def with_draft_layer(self) -> KVGroup:
+        """The group with the model's draft layer; the same where that is in another."""
+        added = self.draft_bytes_per_block
+        if added is None or self.bytes_per_block is None:
+            return self
+        return replace(
+            self,
+            eagle=True,
+            bytes_per_block=self.bytes_per_block + added,
+            num_layers=None if self.num_layers is None else self.num_layers + 1,
+            draft_bytes_per_block=None,
+            origin=f"{self.origin}; the draft layer {added:,}",
+        )
 
 
 @dataclass(frozen=True)
@@ -177,6 +194,10 @@ class Model:
         sizes = [group.bytes_per_block for group in self.groups]
         known = [size for size in sizes if size is not None]
         return max(known) if known and len(known) == len(sizes) else None
+
+    def with_draft_layer(self) -> Model:
+        """The model with its draft layer loaded: one more layer in the group it belongs to."""
+        return replace(self, groups=tuple(group.with_draft_layer() for group in self.groups))
 
     def kv_share(self, tensor_parallel: int) -> float:
         """Part of the KV that one rank holds: all where replicated, else its share of the heads.

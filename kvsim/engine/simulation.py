@@ -12,6 +12,7 @@ from kvsim.cache.manager import CacheConfig, KVCache
 from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import SessionFeeder
+from kvsim.engine.jobs import SchedulerConfig
 from kvsim.engine.replica import Replica
 from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.tiers import make_tiers, tier_warnings
@@ -23,6 +24,7 @@ from kvsim.scenario.pool import derive_blocks
 from kvsim.times.step_time import StepTimeParams, constant_step_time, step_time_params
 from kvsim.workload import open_workload
 from kvsim.workload.request import Workload
+from kvsim.workload.streams import stream
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,38 @@ def make_cache(scenario: Scenario) -> KVCache:
             num_blocks=derive_blocks(scenario).num_blocks,
             groups=groups,
             max_model_len=scenario.max_model_len,
-            max_in_flight_tokens=scenario.engine.max_num_batched_tokens,
+            max_in_flight_tokens=scenario.max_in_flight_tokens,
             retention_interval=scenario.retention_interval,
             enable_caching=scenario.cache.enable_prefix_caching,
-            use_eagle=any(group.eagle for group in groups),
+            use_eagle=scenario.drops_lookahead_block,
+            key_lookahead_tokens=scenario.key_lookahead_tokens,
             profile=scenario.engine.profile,
             free_queue=scenario.free_queue,
         )
+    )
+
+
+def scheduler_config(scenario: Scenario, num_blocks: int) -> SchedulerConfig:
+    """What the scheduler goes by, as the scenario says.
+
+    Args:
+        scenario: what to run.
+        num_blocks: of the pool.
+    """
+    engine = scenario.engine
+    return SchedulerConfig(
+        max_num_batched_tokens=scenario.max_num_batched_tokens,
+        max_num_seqs=min(scenario.max_num_seqs, num_blocks),  # each holds a block of its own
+        max_model_len=scenario.max_model_len,
+        long_prefill_token_threshold=engine.long_prefill_token_threshold,
+        max_num_active_seqs=engine.max_num_active_seqs,
+        asynchronous=scenario.async_scheduling,
+        by_priority=engine.policy == "priority",
+        watermark_blocks=int(engine.watermark * num_blocks),
+        reserve_whole_prompt=engine.scheduler_reserve_full_isl,
+        prefill_schedule_interval=engine.prefill_schedule_interval,
+        acceptance=() if engine.speculative is None else engine.speculative.chances,
+        draw_key=int(stream(scenario.seed, "acceptance").integers(2**63)),
     )
 
 
@@ -98,11 +125,8 @@ def simulate(
     tiers = make_tiers(scenario, clock, cache, step_time)
     scheduler = Scheduler(
         cache,
-        max_num_batched_tokens=scenario.engine.max_num_batched_tokens,
-        max_num_seqs=scenario.engine.max_num_seqs,
-        max_model_len=scenario.max_model_len,
-        long_prefill_token_threshold=scenario.engine.long_prefill_token_threshold,
-        connector=None if tiers is None else tiers.offloading.connector,
+        scheduler_config(scenario, cache.config.num_blocks),
+        None if tiers is None else tiers.offloading.connector,
     )
     requests, timeline = RequestLog(), TimelineLog()
     replica = Replica(

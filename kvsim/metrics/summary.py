@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kvsim.metrics.figures import within_objective
+from kvsim.metrics.overload import find_overload
 from kvsim.metrics.tiers import SOURCES, TierFigures
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ SUMMARY_KEYS: dict[str, str] = {
     "wall_s": "real time that the run took",
     "goodput": "share of all requests within the objective, refused ones counted as not; "
     "null without one",
+    "overload": "where arrivals outpaced the node to the end of the workload, the keys of "
+    "`kvsim.metrics.overload.OVERLOAD_KEYS`: times of such a run grow with the length of the "
+    "workload; else null",
     "warnings": "sentences about what the run cannot show",
 }
 """Keys of a summary in their order, each with its meaning. A figure that does not exist is null."""
@@ -103,6 +107,7 @@ def summarize(
     prompt_tokens = int(ran["prompt_tokens"].sum())
     output_tokens = int(finished["output_tokens"].sum())
     simulated_s = float(counters.simulated_s)
+    overload = find_overload(requests)
     summary = {
         "token_hit_rate": _ratio(counters.hit_tokens, counters.queried_tokens),
         "request_hit_rate": _ratio(int((ran["hit_tokens"] > 0).sum()), len(ran)),
@@ -141,7 +146,8 @@ def summarize(
         "goodput": None
         if objective is None
         else _ratio(int(within_objective(requests, objective).sum()), len(requests)),
-        "warnings": list(warnings),
+        "overload": None if overload is None else overload.as_json(),
+        "warnings": [*warnings, *([] if overload is None else [overload.sentence()])],
     }
     return {key: summary[key] for key in SUMMARY_KEYS}
 

@@ -16,6 +16,11 @@ def bullets(sentences: Iterable[str]) -> str:
     return f"<ul>{''.join(f'<li>{safe(sentence)}</li>' for sentence in sentences)}</ul>"
 
 
+def key_heading(key: str) -> str:
+    """A dotted key that may be broken where its parts end."""
+    return safe(key).replace(".", ".<wbr>").replace("_", "_<wbr>")
+
+
 def safe(value: str) -> str:
     """Text as it stands in HTML."""
     return html.escape(value)

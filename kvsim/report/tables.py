@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvsim.metrics.figures import FOUND_RATE
-from kvsim.report.markup import safe
+from kvsim.report.markup import key_heading, safe
 from kvsim.results.tables import (
     NO_FIGURE,
     difference_text,
@@ -57,7 +57,7 @@ def results_table(runs: Runs, best: Sequence[str]) -> str:
         if (column[1] != FOUND_RATE or found_column(frame) == FOUND_RATE)
         and (column[1] not in _ONLY_IF_ANY or frame[column[1]].fillna(0).astype(float).any())
     ]
-    head = "".join(f"<th>{safe(name)}</th>" for name in ("Run", *others))
+    head = "".join(f"<th>{key_heading(name)}</th>" for name in ("Run", *others))
     head += "".join(f"<th>{safe(name)}</th>" for name, _, _ in columns)
     body = []
     for point, rows in frame.groupby(keys, sort=False, dropna=False):

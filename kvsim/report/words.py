@@ -49,11 +49,8 @@ def question(runs: Runs) -> str:
     if not varied:
         return f"How does {where} serve {_workload(runs.scenario)}?"
     what = "Which of the cache policies" if policies else f"Which {', '.join(others)}"
-    beside = (
-        f", as {', '.join(others)} var{'y' if len(others) > 1 else 'ies'},"
-        if policies and others
-        else ""
-    )
+    verb = "vary" if len(others) > 1 else "varies"
+    beside = f", as {', '.join(others)} {verb}," if policies and others else ""
     return f"{what} serves {_workload(runs.scenario)} best{beside} with {where}?"
 
 
@@ -135,14 +132,15 @@ def setup(runs: Runs, ceiling: float | None) -> str:
     """The set-up as a table."""
     scenario = runs.scenario
     first = runs.frame.iloc[0]
+    asked = int(first["num_requests"] + first["num_refused"])
     rows = {
         "Model": _model(scenario),
         "Node": f"{_node(scenario)}, tensor parallel {scenario.num_ranks}",
         "Block pool": f"{_range(runs.frame['num_blocks'])} blocks",
-        "Engine": f"{scenario.engine.profile}, {scenario.engine.max_num_batched_tokens:,} tokens a "
-        f"step, {scenario.engine.max_num_seqs} sequences, up to {scenario.max_model_len:,} tokens",
+        "Engine": f"{scenario.engine.profile}, {scenario.max_num_batched_tokens:,} tokens a "
+        f"step, {scenario.max_num_seqs} sequences, up to {scenario.max_model_len:,} tokens",
         "Policies": "; ".join(dict.fromkeys(str(policy) for policy in runs.frame["policy"])),
-        "Workload": f"{_workload(scenario)}: {int(first['num_requests']):,} requests, "
+        "Workload": f"{_workload(scenario)}: {asked:,} requests, "
         f"{_range(runs.frame['arrivals_per_s'])} a second, "
         f"{short(int(first['prompt_tokens']))} prompt tokens, "
         f"{short(int(first['output_tokens']))} output tokens",

@@ -17,6 +17,7 @@ from kvsim.scenario import (
     SyntheticWorkload,
     TraceWorkload,
 )
+from kvsim.scenario.defaults import async_default
 from kvsim.scenario.offload import link_spec
 from kvsim.scenario.pool import derive_blocks
 
@@ -50,12 +51,13 @@ def _describe_one(scenario: Scenario) -> str:
         blocks.num_blocks,
         tuple(group_spec(group) for group in model.groups),
         scenario.max_model_len,
-        scenario.engine.max_num_batched_tokens,
+        scenario.max_in_flight_tokens,
     )
     lines.append(
         f"Concurrency as the engine reports it: {concurrency:.2f} requests of "
         f"{scenario.max_model_len:,} tokens. It does not say how many sessions stay cached."
     )
+    lines += _engine(scenario)
     lines += _tiers(scenario)
     lines += _workload(scenario.workload)
     lines.append("Step time:")
@@ -77,6 +79,52 @@ def _describe_one(scenario: Scenario) -> str:
             )
         ]
     return "\n".join(lines)
+
+
+def _engine(scenario: Scenario) -> list[str]:
+    """What a step holds and how steps follow each other, with the reason of each default."""
+    engine, batch = scenario.engine, scenario.batch_defaults
+
+    def reason(written: object, default: str) -> str:
+        return default if written is None else "as set"
+
+    async_reason = reason(engine.async_scheduling, async_default(engine.profile)[1])
+    overlap = (
+        f"two steps in flight, {scenario.max_in_flight_tokens:,} tokens"
+        if scenario.async_scheduling
+        else "one step at a time"
+    )
+    lines = [
+        "Engine:",
+        f"  {scenario.max_num_batched_tokens:,} tokens a step "
+        f"({reason(engine.max_num_batched_tokens, batch.reason)})",
+        f"  {scenario.max_num_seqs:,} requests running at once "
+        f"({reason(engine.max_num_seqs, batch.reason)})",
+        f"  asynchronous scheduling {'on' if scenario.async_scheduling else 'off'}: {overlap} "
+        f"({async_reason})",
+    ]
+    drafts = engine.speculative
+    if drafts is not None:
+        several = f"{drafts.tokens} draft token{'s' * (drafts.tokens > 1)}"
+        chances = ", ".join(f"{chance:.3g}" for chance in dict.fromkeys(drafts.chances))
+        lines.append(
+            f"  {several} a request and step, each accepted at {chances} after those before it"
+        )
+        lines.append(f"  {_lookahead(scenario)}")
+    return lines
+
+
+def _lookahead(scenario: Scenario) -> str:
+    if not scenario.drops_lookahead_block:
+        tokens = scenario.key_lookahead_tokens
+        several = f"{tokens} token{'s' * (tokens > 1)}"
+        return f"no block is dropped for the drafter: keys cover {several} behind a block"
+    if scenario.offload is not None:
+        return "hits drop a block for the drafter: so it is with offload"
+    written = scenario.engine.speculative
+    if written is not None and written.disable_lookahead_block_hashes:
+        return "hits drop a block for the drafter: disable_lookahead_block_hashes is set"
+    return f"hits drop a block for the drafter: so does {scenario.engine.profile}"
 
 
 def _workload(workload: TraceWorkload | ScriptWorkload | SyntheticWorkload) -> list[str]:
@@ -160,7 +208,7 @@ def _link(link: catalog.LinkSpec) -> list[str]:
 
 def _group(group: KVGroup) -> str:
     window = "" if group.sliding_window is None else f", window {group.sliding_window} tokens"
-    eagle = ", drops a look-ahead block" if group.eagle else ""
+    eagle = ", draft layers" if group.eagle else ""
     size = "" if group.bytes_per_block is None else f", {group.bytes_per_block:,} bytes a block"
     name = f"{group.name}: " if group.name else ""
     kind = group.kind.replace("_", " ")

@@ -13,6 +13,7 @@ from kvsim import catalog
 from kvsim.capacity.sizes import BlockSizes, block_sizes
 from kvsim.errors import UnknownNameError, show
 from kvsim.policies.profiles import PROFILES
+from kvsim.scenario.defaults import BatchDefaults, async_default, batch_defaults
 from kvsim.scenario.fields import TOKENS_MAX, DirectoryName, kind_of
 from kvsim.scenario.model import CustomModel
 from kvsim.scenario.offload import CpuOffload, MooncakeOffload
@@ -104,8 +105,11 @@ class ScenarioKeys(Section):
 
     @property
     def model_spec(self) -> catalog.Model:
-        """The model, of the catalog or custom."""
-        return catalog.model(self.model) if isinstance(self.model, str) else self.model.spec()
+        """The model, of the catalog or custom; with its draft layer where it drafts."""
+        if not isinstance(self.model, str):
+            return self.model.spec()
+        model = catalog.model(self.model)
+        return model if self.engine.speculative is None else model.with_draft_layer()
 
     @property
     def scheduler_block_tokens(self) -> int:
@@ -116,6 +120,53 @@ class ScenarioKeys(Section):
     def max_model_len(self) -> int:
         """Longest sequence admitted, tokens: as set, or the model's longest."""
         return self.engine.max_model_len or self.model_spec.max_model_len or TOKENS_MAX
+
+    @property
+    def batch_defaults(self) -> BatchDefaults:
+        """What the engine takes for keys about a step's size that are left out."""
+        gpu = self.node.gpu
+        return batch_defaults(gpu, None if gpu is None else catalog.gpu(gpu).hbm_bytes)
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Tokens of a step: as set, or the engine's default on the GPU."""
+        return self.engine.max_num_batched_tokens or self.batch_defaults.max_num_batched_tokens
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Requests that run at once: as set, or the engine's default on the GPU."""
+        return self.engine.max_num_seqs or self.batch_defaults.max_num_seqs
+
+    @property
+    def async_scheduling(self) -> bool:
+        """Whether steps overlap: as set, or as the profile does."""
+        written = self.engine.async_scheduling
+        return async_default(self.engine.profile)[0] if written is None else written
+
+    @property
+    def max_in_flight_tokens(self) -> int:
+        """Tokens that can be scheduled and not yet processed."""
+        return (2 if self.async_scheduling else 1) * self.max_num_batched_tokens
+
+    @property
+    def key_lookahead_tokens(self) -> int:
+        """Tokens behind a block that its key covers for a drafter; 0 where hits drop a block."""
+        speculative = self.engine.speculative
+        if speculative is None or self.drops_lookahead_block:
+            return 0
+        return speculative.mtp_layers
+
+    @property
+    def drops_lookahead_block(self) -> bool:
+        """Whether hits drop a block for a drafter."""
+        speculative = self.engine.speculative
+        if speculative is None:
+            return any(group.eagle for group in self.model_spec.groups)
+        return (
+            self.offload is not None
+            or speculative.disable_lookahead_block_hashes
+            or not PROFILES[self.engine.profile].has_key_lookahead
+        )
 
     @property
     def num_ranks(self) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, Strict
 
 from kvsim import catalog
 from kvsim.errors import UnknownNameError, show
@@ -64,6 +65,53 @@ class Node(Section):
     )
 
 
+def _acceptance(value: object) -> object:
+    """Rates per position cannot rise: a draft counts only where those before it are accepted."""
+    if isinstance(value, list | tuple) and any(
+        later > earlier
+        for earlier, later in pairwise(value)
+        if isinstance(earlier, int | float) and isinstance(later, int | float)
+    ):
+        raise ValueError(
+            f"{show(list(value))} rises. Give for each position the share of steps whose draft "
+            "there is accepted, as engines log it, as in [0.8, 0.6]."
+        )
+    return value
+
+
+Rate = Annotated[float, Field(ge=0, le=1)]
+
+
+class Speculative(Section):
+    """Draft tokens: MTP or EAGLE, whose drafter is part of the model."""
+
+    tokens: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1, description="draft tokens a request has checked in a step"
+    )
+    acceptance: Annotated[
+        Rate | Annotated[tuple[Rate, ...], Strict(False)], BeforeValidator(_acceptance)
+    ] = Field(
+        description="chance that a draft is accepted if those before it are; or a list with, for "
+        "each position, the share of steps whose draft there is accepted"
+    )
+    mtp_layers: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1, description="draft layers one behind the other; each reads one token further"
+    )
+    disable_lookahead_block_hashes: bool = Field(
+        default=False,
+        description="hits drop a block for the drafter, as they do with offload, instead of keys "
+        "that cover what it reads behind a block",
+    )
+
+    @property
+    def chances(self) -> tuple[float, ...]:
+        """The chance of each draft where those before it are accepted."""
+        if isinstance(self.acceptance, float):
+            return (self.acceptance,) * self.tokens
+        rates = (1.0, *self.acceptance)
+        return tuple(later / earlier if earlier else 0.0 for earlier, later in pairwise(rates))
+
+
 class Engine(Section):
     """How the engine is started; defaults are its own unless said."""
 
@@ -74,11 +122,47 @@ class Engine(Section):
         default=None,
         description="longest sequence admitted, tokens; null for the model's longest",
     )
-    max_num_batched_tokens: Tokens = Field(default=8192, description="most tokens of one step")
-    max_num_seqs: Count = Field(default=256, description="most requests running at once")
+    async_scheduling: bool | None = Field(
+        default=None,
+        description="plan a step while the one before it runs; null for what the profile does",
+    )
+    max_num_batched_tokens: Tokens | None = Field(
+        default=None,
+        description="most tokens of one step; null for the engine's default on the GPU",
+    )
+    max_num_seqs: Count | None = Field(
+        default=None,
+        description="most requests running at once; null for the engine's default on the GPU",
+    )
+    max_num_active_seqs: Count | None = Field(
+        default=None, description="fewer requests running at once than that; null for as many"
+    )
     long_prefill_token_threshold: Annotated[int, Field(ge=0, le=TOKENS_MAX)] = Field(
         default=0,
         description="most prompt tokens of one request in a step while others wait; 0 for no cap",
+    )
+    policy: Literal["fcfs", "priority"] = Field(
+        default="fcfs",
+        description="who is served first and preempted last: by arrival, or by request priority",
+    )
+    watermark: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0,
+        description="fraction of the pool an admission leaves free while others run",
+    )
+    scheduler_reserve_full_isl: bool = Field(
+        default=True, description="admit a request only if its whole prompt fits"
+    )
+    prefill_schedule_interval: Count = Field(
+        default=1,
+        description="steps from one that computes prompts to the next, while others decode",
+    )
+    kv_cache_memory: Bytes | None = Field(
+        default=None,
+        description="bytes of a GPU for KV; null for what utilization, weights and the reserve "
+        "leave",
+    )
+    speculative: Speculative | None = Field(
+        default=None, description="draft tokens (MTP, EAGLE); null for none"
     )
 
 

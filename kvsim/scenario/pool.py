@@ -21,4 +21,5 @@ def derive_blocks(scenario: ScenarioKeys) -> BlockDerivation:
         node.gpu_memory_utilization,
         node.activation_reserve,
         node.num_blocks,
+        kv_cache_bytes=scenario.engine.kv_cache_memory,
     )

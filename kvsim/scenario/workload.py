@@ -122,6 +122,9 @@ class ScriptRequest(Section):
         default=None, description="name of the answer, for later prompts"
     )
     at_s: Seconds = Field(default=0.0, description="arrival")
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = Field(
+        default=0, description="with engine.policy priority: lower numbers are served first"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> ScriptRequest:

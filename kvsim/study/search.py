@@ -247,15 +247,8 @@ def _steady_notes(name: str, tried: Sequence[Trial], value: float | None) -> lis
         f"the {seen.count:,} {seen.what} start within {seconds(seen.starts_s)}, and a {one} lasts "
         f"{seconds(seen.lasting_s)} (median)"
     )
-    growing = (
-        [
-            f"TTFT was still growing {at}: {seconds(seen.ttft_begin_s)} for the first third of the "
-            f"requests and {seconds(seen.ttft_end_s)} for the last (medians), so a queue was "
-            "building up. A longer workload would meet the objective at less."
-        ]
-        if seen.is_growing
-        else []
-    )
+    overload = seen.overload
+    growing = [] if overload is None else [f"{at[0].upper()}{at[1:]}: {overload.sentence()}."]
     if not seen.is_burst:
         return [f"A steady state was seen for {seconds(seen.steady_s)} {at}: {facts}.", *growing]
     held = f"only for {seconds(seen.steady_s)}" if seen.steady_s else "not at all"

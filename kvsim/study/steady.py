@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvsim.metrics.overload import Overload, find_overload
 from kvsim.workload import open_workload
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 NUM_TURNS_OVER = 3
 """Times that those alive have to have been replaced by others, by median duration."""
-GROWTH_MIN = 2
-"""TTFT of the last requests over that of the first from which it counts as growing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +32,14 @@ class SteadyState:
         count: how many there were.
         starts_s: from the first start to the last, in s.
         lasting_s: median time from a start to its end, in s.
-        ttft_begin_s: median TTFT of the first third of the requests to arrive, in s.
-        ttft_end_s: the same of the last third.
+        overload: the queue that grew to the last arrival, if one did.
     """
 
     what: str
     count: int
     starts_s: float
     lasting_s: float
-    ttft_begin_s: float
-    ttft_end_s: float
+    overload: Overload | None = None
 
     @property
     def steady_s(self) -> float:
@@ -53,11 +50,6 @@ class SteadyState:
     def is_burst(self) -> bool:
         """Whether that is too short for the number alive at once to have settled."""
         return self.steady_s < NUM_TURNS_OVER * self.lasting_s
-
-    @property
-    def is_growing(self) -> bool:
-        """Whether TTFT grew all along: a queue was building up, which a longer run would see."""
-        return self.ttft_end_s > GROWTH_MIN * self.ttft_begin_s
 
 
 def steady_state(scenario: Scenario, requests: pd.DataFrame) -> SteadyState | None:
@@ -75,15 +67,12 @@ def steady_state(scenario: Scenario, requests: pd.DataFrame) -> SteadyState | No
     names = ended["request_id"].map(of) if of else ended["request_id"]
     groups = ended.groupby(names)
     begins, ends = groups["arrival_s"].min(), groups["end_s"].max()
-    waits_s = ended.sort_values("arrival_s")["ttft_s"]
-    third = max(1, len(waits_s) // 3)
     return SteadyState(
         what,
         len(begins),
         float(begins.max() - begins.min()),
         float((ends - begins).median()),
-        float(waits_s.head(third).median()),
-        float(waits_s.tail(third).median()),
+        find_overload(requests),
     )
 
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from kvsim.cli import app
 from kvsim.errors import KvsimError
+from kvsim.report.reference_plots import draw_reference
 from kvsim.results.reference import (
     Difference,
     check_reference,
@@ -48,7 +49,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reference(file: Path, tmp_path: Path) -> Path:
-    return update_reference(file, tmp_path / "reference")
+    return update_reference(file, tmp_path / "reference", draw_reference)
 
 
 def edited(reference: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -71,7 +72,7 @@ def test_what_is_kept(reference: Path) -> None:
 
 def test_the_same_runs_write_the_same_bytes(file: Path, reference: Path) -> None:
     before = {path.name: path.read_bytes() for path in reference.iterdir()}
-    update_reference(file, reference.parent)
+    update_reference(file, reference.parent, draw_reference)
     assert {path.name: path.read_bytes() for path in reference.iterdir()} == before
 
 
