@@ -159,8 +159,8 @@ def exact_size(num_bytes: float) -> str:
     """A size that was asked for, in the unit it is a short number of: `8 GiB`, `1.5 TB`."""
     for factor, unit in _UNITS:
         count = num_bytes / factor
-        if count >= 1 and f"{count:.6g}" == f"{count:.3g}":
-            return f"{count:.3g} {unit}"
+        if count >= 1 and f"{count:.6g}" == f"{count:.4g}":
+            return f"{count:.4g} {unit}"
     return size(num_bytes)
 
 

@@ -119,6 +119,8 @@ def _following(scenario: Scenario, section: Section, last: str) -> float | None:
         from kvsim.scenario.pool import derive_blocks
 
         return derive_blocks(scenario).num_blocks
+    if last in ("max_num_seqs", "max_num_batched_tokens"):
+        return float(getattr(scenario, last))
     if isinstance(section, CpuOffload) and last == "num_chunks":
         from kvsim.policies.chunks import chunk_bytes, num_chunks_in
 
