@@ -19,9 +19,11 @@ from kvsim.engine.tiers import make_tiers, tier_warnings
 from kvsim.errors import Problems
 from kvsim.metrics.records import RequestLog, TimelineLog
 from kvsim.metrics.summary import RunCounters
-from kvsim.scenario import ConstantStepTime, Scenario
+from kvsim.scenario import ConstantStepTime, Scenario, TableStepTime
 from kvsim.scenario.pool import derive_blocks
-from kvsim.times.step_time import StepTimeParams, constant_step_time, step_time_params
+from kvsim.times.roofline import overrides, roofline
+from kvsim.times.step_time import StepTimeParams, constant_step_time, table_step_time
+from kvsim.times.work import Layout
 from kvsim.workload import open_workload
 from kvsim.workload.request import Workload
 from kvsim.workload.streams import stream
@@ -88,17 +90,24 @@ def scheduler_config(scenario: Scenario, num_blocks: int) -> SchedulerConfig:
 
 
 def make_step_time(scenario: Scenario) -> StepTimeParams:
-    """What a step's time depends on, as the scenario says."""
+    """What a step's time depends on, as the scenario says.
+
+    Raises:
+        KvsimError: a file of constants or of a table cannot be used.
+    """
     chosen = scenario.step_time
     if isinstance(chosen, ConstantStepTime):
         return constant_step_time(chosen.step_s, chosen.token_s)
-    return step_time_params(
-        model=scenario.model_spec,
-        gpu=None if scenario.node.gpu is None else catalog.gpu(scenario.node.gpu),
-        tensor_parallel=scenario.num_ranks,
-        compute_efficiency=chosen.compute_efficiency,
-        memory_efficiency=chosen.memory_efficiency,
-        overhead_s=chosen.overhead_s,
+    if isinstance(chosen, TableStepTime):
+        return table_step_time(chosen.file)
+    if scenario.node.gpu is None:
+        raise TypeError("a roofline needs a GPU")
+    return roofline(
+        scenario.model_spec,
+        catalog.gpu(scenario.node.gpu),
+        Layout(scenario.num_ranks),
+        engine=chosen.engine,
+        override=overrides(chosen.compute_efficiency, chosen.memory_efficiency, chosen.overhead_s),
     )
 
 

@@ -27,7 +27,7 @@ def external_hit(
     num_tokens: int,
     num_local: int,
     *,
-    load_once: bool,
+    load_once: bool = True,
 ) -> int | None:
     """Tokens that can be loaded beyond the local hit.
 

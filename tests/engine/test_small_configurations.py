@@ -11,11 +11,12 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.engine import simulation
 from kvsim.scenario import Scenario
+from tests.properties.strategies import bounded
 
 pytestmark = pytest.mark.bounds
 
@@ -130,13 +131,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     )
 
 
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+@bounded(60)
 @given(scenarios())
 def test_a_run_of_any_small_configuration_ends_with_all_blocks_free(scenario: Scenario) -> None:
     caches = []

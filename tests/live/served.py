@@ -1,7 +1,7 @@
 """What a real server answered, as a scenario: cached tokens of every request.
 
-A file holds `groups` in the engine's order, `num_blocks` and the engine's limits, and `requests` with
-their prompt as spans, `output`, `cached` and, where clients overlapped, `sent_s` and `done_s`.
+A file holds `groups` in the engine's order, `num_blocks` and the engine's limits, and `requests`
+with their prompt as spans, `output`, `cached` and, where clients overlapped, `sent_s` and `done_s`.
 """
 
 from __future__ import annotations

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsim.cache.spec import GroupSpec
 from kvsim.policies.host_chunks import EVICTABLE
 from tests.offload.engine import FULL, HYBRID, Engine, Keys, request
+
+pytestmark = pytest.mark.bounds
 
 GROUPS = st.sampled_from(
     [

@@ -188,7 +188,11 @@ def fake(monkeypatch: Any, met: Any, *, drawn: float = 0.5) -> None:
 
 def largest(**options: Any) -> search.FindResult:
     return kvsim.find(
-        made(), largest="engine.max_num_seqs", objective="goodput < 0.5", jobs=1, **options
+        made(engine={"max_num_seqs": 256}),
+        largest="engine.max_num_seqs",
+        objective="goodput < 0.5",
+        jobs=1,
+        **options,
     )
 
 
