@@ -189,6 +189,9 @@ class Replica:
                         yield clock.at(end_s)
                     continue
             num_calls = self._num_calls
+            if steps and not scheduler.has_requests:
+                yield from self._run_oldest(num_calls)
+                continue
             plan = scheduler.plan()
             now_s = clock.now
             for job in plan.preempted:
@@ -249,7 +252,10 @@ class Replica:
             end_s = clock.now
             if self._end(*self.scheduler.end_step()):
                 yield clock.at(end_s)
-        elif not self._steps and self.scheduler.transfers_in_flight and not step.is_early:
+        elif self._steps:
+            if not any(other.computes for other in self._steps):
+                yield from self._run_oldest(num_calls)
+        elif self.scheduler.transfers_in_flight and not step.is_early:
             # Only transfers keep it from going on. (Else the only running request was preempted,
             # which is admitted next.)
             yield from self._sleep(num_calls)
