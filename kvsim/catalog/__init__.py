@@ -33,6 +33,8 @@ class Gpu:
         fp8_flops_per_s: peak without sparsity, likewise the other two; None where there is none.
         fp4_flops_per_s: see above.
         bf16_flops_per_s: see above.
+        nvlink_bytes_per_s: to the other GPUs of the node, each way; None where not said.
+        generation: GPUs of one generation share constants of the step time; None where not said.
         origins: field name to its source, or to ``assumption: reason``.
     """
 
@@ -42,6 +44,8 @@ class Gpu:
     fp8_flops_per_s: float | None = None
     fp4_flops_per_s: float | None = None
     bf16_flops_per_s: float | None = None
+    nvlink_bytes_per_s: float | None = None
+    generation: str | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def flops_per_s(self, precision: str) -> float | None:
@@ -107,6 +111,8 @@ class AttentionTerm:
         num_layers: layers that do it.
         max_context_tokens: context beyond this adds nothing; None for no cap.
         split_over_ranks: tensor parallelism divides it; False where every rank does it all.
+        prompt_flops_per_context_token: the same where a token is one of many of a prompt; None
+            where it is no different.
         origin: source of the numbers, or ``assumption: reason``.
     """
 
@@ -115,6 +121,7 @@ class AttentionTerm:
     num_layers: int = 1
     max_context_tokens: int | None = None
     split_over_ranks: bool = True
+    prompt_flops_per_context_token: float | None = None
     origin: str = field(default="", compare=False, repr=False)
 
     def flops_per_token(self, context_tokens: int) -> float:
@@ -134,6 +141,7 @@ class KVRead:
         bytes_per_context_token: bytes one layer reads per token of context, all KV heads.
         num_layers: layers that read it.
         max_context_tokens: context beyond this adds nothing; None for no cap.
+        split_over_ranks: tensor parallelism divides it evenly; None: as the KV heads are.
         origin: source of the numbers, or ``assumption: reason``.
     """
 
@@ -141,6 +149,7 @@ class KVRead:
     bytes_per_context_token: float
     num_layers: int = 1
     max_context_tokens: int | None = None
+    split_over_ranks: bool | None = None
     origin: str = field(default="", compare=False, repr=False)
 
 
@@ -164,6 +173,12 @@ class Model:
         kv_replicated: every tensor-parallel rank holds the same KV.
         num_kv_heads: KV heads of a layer, where they are split; None splits evenly.
         precision: of the matrix products: ``fp4``, ``fp8`` or ``bf16``.
+        expert_parameters: parameters of all routed experts; 0 where not said.
+        expert_precision: arithmetic of the experts' products on GPUs that have it; None: precision.
+        num_layers: layers of the transformer; None where not said, likewise the next two.
+        hidden_size: width of the residual stream.
+        vocab_size: rows of the embedding and of the output head.
+        family: models whose layers do the same work share constants of the step time; None: plain.
         attention: attention FLOPs; None where not said (left out of the step time, with a note).
         kv_reads: KV a step reads; None stands for all that the groups hold of a sequence.
         origins: field name to its source, or to ``assumption: reason``.
@@ -181,6 +196,12 @@ class Model:
     kv_replicated: bool = False
     num_kv_heads: int | None = None
     precision: str = "bf16"
+    expert_parameters: float = 0.0
+    expert_precision: str | None = None
+    num_layers: int | None = None
+    hidden_size: int | None = None
+    vocab_size: int | None = None
+    family: str | None = None
     attention: tuple[AttentionTerm, ...] | None = None
     kv_reads: tuple[KVRead, ...] | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
@@ -327,3 +348,25 @@ def _origin(part: Mapping[str, Any]) -> str:
 def _with_origin(part: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {key: part[key] for key in part if key not in ("source", "assumption")}
     return {**numbers, "origin": _origin(part)}
+
+
+def step_times(path: Path | None = None) -> Mapping[str, Any]:
+    """Constants of the step time and what their fit says, as in the file.
+
+    Args:
+        path: a file of the same form; None for the catalog's.
+
+    Raises:
+        KvsimError: the file cannot be read, or is no such file.
+    """
+    if path is None:
+        return _read("step_times.yaml")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise KvsimError(f"{path}: cannot be read: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise KvsimError(f"{path}: is no YAML file of constants.") from None
+    if not isinstance(content, dict) or not isinstance(content.get("constants"), dict):
+        raise KvsimError(f"{path}: constants: is missing. Use a file that kvsim calibrate wrote.")
+    return content

@@ -16,7 +16,7 @@ from kvsim.engine.offloading import Offloading
 from kvsim.engine.scheduler import Scheduler
 from kvsim.metrics.records import NO_UTILIZATION, RequestLog, RequestRecord, TimelineLog
 from kvsim.offload.transfers import Transfers
-from kvsim.times.step_time import StepTimeParams
+from kvsim.times.step_time import StepTimeParams, request_seconds
 from kvsim.workload.request import Request
 
 
@@ -127,8 +127,23 @@ class Replica:
         if reason is not None:
             self._refuse(_Ticket(record, done), reason)
             return
-        self._tickets[self.scheduler.add(request)] = _Ticket(record, done)
+        outside_s = request_seconds(self._step_time, request.num_prompt_tokens)
+        if outside_s > 0:
+            self._clock.process(self._enter_later(request, _Ticket(record, done), outside_s))
+        else:
+            self._enter(request, _Ticket(record, done))
+
+    def _enter(self, request: Request, ticket: _Ticket) -> None:
+        """The scheduler hears of a request."""
+        self._tickets[self.scheduler.add(request)] = ticket
         self._wake()
+
+    def _enter_later(
+        self, request: Request, ticket: _Ticket, outside_s: float
+    ) -> Generator[simpy.Event, None, None]:
+        """The scheduler hears of a request after the work that is done outside of steps."""
+        yield self._clock.at(self._clock.now + outside_s)
+        self._enter(request, ticket)
 
     def _wake(self) -> None:
         """Somebody has arrived, or a transfer is done."""
@@ -252,10 +267,12 @@ class Replica:
             end_s = clock.now
             if self._end(*self.scheduler.end_step()):
                 yield clock.at(end_s)
+        elif any(step.computes for step in self._steps) or step.is_early:
+            return
         elif self._steps:
-            if not any(other.computes for other in self._steps):
-                yield from self._run_oldest(num_calls)
-        elif self.scheduler.transfers_in_flight and not step.is_early:
+            # What was planned behind it computes nothing either: it is over as well.
+            yield from self._run_oldest(num_calls)
+        elif self.scheduler.transfers_in_flight:
             # Only transfers keep it from going on. (Else the only running request was preempted,
             # which is admitted next.)
             yield from self._sleep(num_calls)

@@ -15,6 +15,7 @@ from kvsim.scenario import (
     Scenario,
     ScriptWorkload,
     SyntheticWorkload,
+    TableStepTime,
     TraceWorkload,
 )
 from kvsim.scenario.defaults import async_default
@@ -64,18 +65,35 @@ def _describe_one(scenario: Scenario) -> str:
     if isinstance(scenario.step_time, ConstantStepTime):
         chosen = scenario.step_time
         lines.append(f"  constant: {chosen.step_s:g} s a step, {chosen.token_s:g} s a token")
+    elif isinstance(scenario.step_time, TableStepTime):
+        lines.append(f"  table of measured steps: {scenario.step_time.file}")
     elif gpu is not None:
-        from kvsim.times.step_time import step_time_notes
+        from kvsim.times.constants import constants_of
+        from kvsim.times.roofline import overrides, roofline_notes
+        from kvsim.times.work import Layout
 
         chosen_roofline = scenario.step_time
         lines += [
             f"  {note}"
-            for note in step_time_notes(
+            for note in roofline_notes(
                 model,
                 gpu,
-                chosen_roofline.compute_efficiency,
-                chosen_roofline.memory_efficiency,
-                chosen_roofline.overhead_s,
+                Layout(
+                    scenario.num_ranks,
+                    draft_tokens=0
+                    if scenario.engine.speculative is None
+                    else scenario.engine.speculative.tokens,
+                ),
+                engine=chosen_roofline.engine,
+                asynchronous=scenario.async_scheduling,
+                constants=None
+                if chosen_roofline.constants_file is None
+                else constants_of(chosen_roofline.constants_file),
+                override=overrides(
+                    chosen_roofline.compute_efficiency,
+                    chosen_roofline.memory_efficiency,
+                    chosen_roofline.overhead_s,
+                ),
             )
         ]
     return "\n".join(lines)

@@ -26,6 +26,7 @@ from kvsim.scenario.parts import (
     Objective,
     Output,
     RooflineStepTime,
+    TableStepTime,
 )
 from kvsim.scenario.sweep import Sweep
 from kvsim.scenario.synthetic import SyntheticWorkload
@@ -74,7 +75,9 @@ class ScenarioKeys(Section):
         | None
     ) = Field(default=None, description="tiers beyond the GPU's memory, kind: cpu or mooncake")
     step_time: Annotated[
-        Annotated[RooflineStepTime, Tag("roofline")] | Annotated[ConstantStepTime, Tag("constant")],
+        Annotated[RooflineStepTime, Tag("roofline")]
+        | Annotated[ConstantStepTime, Tag("constant")]
+        | Annotated[TableStepTime, Tag("table")],
         kind_of("roofline"),
     ] = Field(default=RooflineStepTime(), description="how long a step takes")
     workload: Annotated[

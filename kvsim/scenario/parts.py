@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, Strict
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Strict
 
 from kvsim import catalog
 from kvsim.errors import UnknownNameError, show
-from kvsim.scenario.fields import TOKENS_MAX, Bytes, Count, Fraction, Seconds, Tokens
+from kvsim.scenario.fields import TOKENS_MAX, Bytes, Count, Fraction, Seconds, Text, Tokens
 from kvsim.scenario.validation import Section
 
 PROFILE_DEFAULT = "profile"
@@ -184,17 +185,36 @@ class RooflineStepTime(Section):
     """Step time from compute, memory traffic and a fixed overhead."""
 
     kind: Literal["roofline"] = Field(default="roofline", description="step-time model")
+    engine: Literal["vllm", "sglang", "tensorrt-llm"] = Field(
+        default="vllm", description="engine whose fitted constants are used; timing alone"
+    )
+    constants: Text | None = Field(
+        default=None,
+        description="file of constants, as `kvsim calibrate` writes one, relative to the file "
+        "that names it; null for those of the catalog",
+    )
     compute_efficiency: Fraction | None = Field(
         default=None,
-        description="fraction of peak FLOP/s that is reached; null for the model's default",
+        description="fraction of peak FLOP/s that products reach; null for the fitted constants",
     )
     memory_efficiency: Fraction | None = Field(
         default=None,
-        description="fraction of peak memory bandwidth reached; null for the model's default",
+        description="fraction of peak bandwidth that reads reach; null for the fitted constants",
     )
     overhead_s: Seconds | None = Field(
-        default=None, description="fixed time of a step; null for the model's default"
+        default=None,
+        description="time of a step, layers included; null for the fitted constants",
     )
+    _directory: Path = PrivateAttr(default_factory=Path)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Keep the directory that the path is relative to."""
+        self._directory = (context or {}).get("directory", Path())
+
+    @property
+    def constants_file(self) -> Path | None:
+        """Where the constants are; None for those of the catalog."""
+        return None if self.constants is None else self._directory / self.constants
 
 
 class ConstantStepTime(Section):
@@ -203,6 +223,23 @@ class ConstantStepTime(Section):
     kind: Literal["constant"] = Field(description="step-time model")
     step_s: Seconds = Field(description="time of a step")
     token_s: Seconds = Field(default=0.0, description="time of each token scheduled in it, on top")
+
+
+class TableStepTime(Section):
+    """Step time from measured steps."""
+
+    kind: Literal["table"] = Field(description="step-time model")
+    path: Text = Field(description="CSV file of measured steps, relative to the file that names it")
+    _directory: Path = PrivateAttr(default_factory=Path)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Keep the directory that the path is relative to."""
+        self._directory = (context or {}).get("directory", Path())
+
+    @property
+    def file(self) -> Path:
+        """Where the table is."""
+        return self._directory / self.path
 
 
 class Objective(Section):

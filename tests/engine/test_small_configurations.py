@@ -156,3 +156,31 @@ def test_a_run_of_any_small_configuration_ends_with_all_blocks_free(scenario: Sc
     assert sorted(queue.tolist()) == list(range(1, cache.config.num_blocks))
     assert not cache.core.pool.blocks["num_refs"].any()
     assert cache.num_cached == len(cache.cached_blocks()) == cache.num_free_cached
+
+
+def test_a_step_that_computes_nothing_behind_one_that_does_is_no_endless_loop() -> None:
+    """Steps overlap, and a tier is told of what finished when all else is done."""
+    windows = [
+        {"kind": "sliding_window", "block_size": 16, "sliding_window": 16, "bytes_per_block": 1000},
+        {"kind": "full", "block_size": 64, "bytes_per_block": 1000},
+    ]
+    scenario = Scenario.from_data(
+        {
+            "name": "end",
+            "model": {"groups": windows},
+            "node": {"num_blocks": 400},
+            "engine": {"max_model_len": 2048, "max_num_batched_tokens": 300, "max_num_seqs": 1},
+            "cache": {"retention_interval": 0},
+            "offload": {"kind": "cpu", "num_chunks": 3, "blocks_per_chunk": 3, "link": LINK},
+            "step_time": {"kind": "constant", "step_s": 0.01},
+            "workload": {
+                "kind": "script",
+                "requests": [
+                    {"prompt": [["a", 504]], "output": 70},
+                    {"prompt": [["b", 308]], "output": 70, "at_s": 0.5},
+                ],
+            },
+        }
+    )
+    run = simulation.simulate(scenario)
+    assert run.requests.frame()["end_s"].notna().all()

@@ -1,7 +1,6 @@
 """What a real server answered, as a scenario: cached tokens of every request.
 
-A file holds `groups` in the engine's order, `num_blocks` and the engine's limits, and `requests` with
-their prompt as spans, `output`, `cached` and, where clients overlapped, `sent_s` and `done_s`.
+What a file holds is in README.md beside this file.
 """
 
 from __future__ import annotations
@@ -14,37 +13,27 @@ from typing import Any
 from kvsim.engine.simulation import simulate
 from kvsim.scenario import Scenario
 
-OWN = Path(__file__).parents[1] / "data" / "live"
-SHARED = Path(__file__).parents[3] / "shared" / "live"
+FOLDER = Path(__file__).parents[1] / "data" / "live"
 
 
 def recording(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(gzip.decompress((OWN / name).read_bytes()))
+    """The content of a recording."""
+    content: dict[str, Any] = json.loads(gzip.decompress((FOLDER / f"{name}.json.gz").read_bytes()))
     return content
-
-
-def names(pattern: str) -> list[str]:
-    """Recordings in the project, and others where they are."""
-    found = {path.name: path for folder in (SHARED, OWN) for path in folder.glob(pattern)}
-    return sorted(found)
 
 
 def scenario(recorded: dict[str, Any], step_s: float, token_s: float, **engine: Any) -> Scenario:
     """The recorded set-up; requests at their times, or one after another where they have none."""
+    renamed = {
+        "prompt": "prompt",
+        "output": "output",
+        "output_name": "output_name",
+        "sent_s": "at_s",
+    }
     requests = [
-        {
-            key: request[old]
-            for key, old in (
-                ("prompt", "prompt"),
-                ("output", "output"),
-                ("output_name", "output_name"),
-                ("at_s", "sent_s"),
-            )
-            if old in request
-        }
+        {new: request[old] for old, new in renamed.items() if old in request}
         for request in recorded["requests"]
     ]
-    serial = "clients" not in recorded
     limits = ("max_num_batched_tokens", "max_model_len", "max_num_seqs")
     return Scenario.from_data(
         {
@@ -55,18 +44,26 @@ def scenario(recorded: dict[str, Any], step_s: float, token_s: float, **engine: 
             "step_time": {"kind": "constant", "step_s": step_s, "token_s": token_s},
             "workload": {
                 "kind": "script",
-                **({"concurrency": 1} if serial else {}),
+                **({} if "clients" in recorded else {"concurrency": 1}),
                 "requests": requests,
             },
         }
     )
 
 
-def hit_tokens(played: Scenario) -> list[int]:
-    """Prefix hits of the requests, in the order in which they were written."""
+def hit_tokens(played: Scenario) -> dict[int, int]:
+    """Prefix hits of the requests by their place in the recording."""
     frame = simulate(played).requests.frame()
-    return [int(hit) for hit in frame.sort_values("request_id", key=_number)["hit_tokens"]]
+    numbers = frame["request_id"].str.extract(r"(\d+)", expand=False).astype(int)
+    hits = frame["hit_tokens"].groupby(numbers).first().sort_index()
+    return dict(enumerate(int(hit) for hit in hits))
 
 
-def _number(ids: Any) -> Any:
-    return ids.str.extract(r"(\d+)", expand=False).astype(int)
+def cached_tokens(recorded: dict[str, Any]) -> dict[int, int]:
+    """What the server answered, by the requests' place in the recording."""
+    return {i: request["cached"] for i, request in enumerate(recorded["requests"])}
+
+
+def num_prompt_tokens(recorded: dict[str, Any]) -> int:
+    """Of all requests together."""
+    return sum(num for request in recorded["requests"] for _, num in request["prompt"])
