@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import simpy
 
-from kvsim import catalog
 from kvsim.cache.manager import CacheConfig, KVCache
 from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
@@ -19,7 +18,8 @@ from kvsim.errors import Problems
 from kvsim.metrics.records import RequestLog, TimelineLog
 from kvsim.metrics.summary import RunCounters
 from kvsim.scenario import ConstantStepTime, Scenario
-from kvsim.scenario.pool import derive_blocks
+from kvsim.scenario.keys import derive_blocks
+from kvsim.scenario.rules import not_simulated
 from kvsim.times.step_time import StepTimeParams, constant_step_time, step_time_params
 from kvsim.workload import open_workload
 from kvsim.workload.request import Workload
@@ -50,7 +50,7 @@ def make_cache(scenario: Scenario) -> KVCache:
             num_blocks=derive_blocks(scenario).num_blocks,
             groups=groups,
             max_model_len=scenario.max_model_len,
-            max_in_flight_tokens=scenario.engine.max_num_batched_tokens,
+            max_in_flight_tokens=scenario.max_in_flight_tokens,
             retention_interval=scenario.retention_interval,
             enable_caching=scenario.cache.enable_prefix_caching,
             use_eagle=any(group.eagle for group in groups),
@@ -67,7 +67,7 @@ def make_step_time(scenario: Scenario) -> StepTimeParams:
         return constant_step_time(chosen.step_s, chosen.token_s)
     return step_time_params(
         model=scenario.model_spec,
-        gpu=None if scenario.node.gpu is None else catalog.gpu(scenario.node.gpu),
+        gpu=scenario.gpu_spec,
         tensor_parallel=scenario.num_ranks,
         compute_efficiency=chosen.compute_efficiency,
         memory_efficiency=chosen.memory_efficiency,
@@ -91,6 +91,8 @@ def simulate(
     Raises:
         KvsimError: the workload cannot be read, or none of its requests can run.
     """
+    if refused := [str(problem) for problem in not_simulated(scenario)]:
+        raise Problems(f"scenario {scenario.name}", refused)
     workload = open_workload(scenario.workload, scenario.scheduler_block_tokens, scenario.seed)
     cache = make_cache(scenario)
     clock = Clock()

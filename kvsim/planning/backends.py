@@ -156,7 +156,7 @@ def choose_backend(config: Config, layers: Sequence[Layer], settings: Settings) 
 def _sparse(config: Config, settings: Settings, dtype: str) -> Backend:
     if settings.decode_context_parallel > 1 and not settings.is_blackwell and dtype == "auto":
         raise KvsimError(
-            "engine.decode_context_parallel: sparse MLA in BF16 has none on Hopper. Use "
+            "node.decode_context_parallel: sparse MLA in BF16 has none on Hopper. Use "
             "engine.kv_cache_dtype: fp8."
         )
     is_fp8 = dtype.startswith("fp8")
@@ -214,22 +214,22 @@ def check_parallel(config: Config, layers: Sequence[Layer], settings: Settings) 
     if context > 1:
         if ranks % context:
             raise KvsimError(
-                f"engine.decode_context_parallel: {context} does not divide tensor_parallel "
+                f"node.decode_context_parallel: {context} does not divide tensor_parallel "
                 f"({ranks}). Use one that does."
             )
         if any(layer.kind in (WINDOW, WINDOW_MLA, CHUNKED) for layer in layers):
             raise KvsimError(
-                f"engine.decode_context_parallel: {config.architecture} has windows or chunks, "
+                f"node.decode_context_parallel: {config.architecture} has windows or chunks, "
                 "whose tokens are not divided. Use 1."
             )
         heads = min((x.kv_heads for x in layers if not x.is_latent and x.kv_heads), default=1)
         if ranks // context < heads:
             raise KvsimError(
-                f"engine.decode_context_parallel: {context} is more than tensor_parallel "
+                f"node.decode_context_parallel: {context} is more than tensor_parallel "
                 f"({ranks}) over {heads} KV heads. Use {max(1, ranks // heads)} or less."
             )
     stages, number = settings.pipeline_parallel, config.num_layers
     if stages > number:
         raise KvsimError(
-            f"engine.pipeline_parallel: {stages} stages for {number} layers. Use {number} or less."
+            f"node.pipeline_parallel: {stages} stages for {number} layers. Use {number} or less."
         )

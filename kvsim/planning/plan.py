@@ -126,14 +126,23 @@ class Plan:
         return any(spec.kind == STATE for spec in self.specs)
 
 
-def make_plan(config: Config, settings: Settings) -> Plan:
+def make_plan(config: Config, settings: Settings, given: Sequence[Layer] | None = None) -> Plan:
     """What the engine makes of a model.
+
+    Args:
+        config: of the checkpoint.
+        settings: how the engine is started.
+        given: its layers, where they do not follow from the architecture; drafts come last.
 
     Raises:
         KvsimError: the model is not known, or the engine would refuse the settings.
     """
-    own = layers_of(config)
-    drafts = draft_layers_of(config) if settings.draft_tokens else []
+    if given is None:
+        own = layers_of(config)
+        drafts = draft_layers_of(config) if settings.draft_tokens else []
+    else:
+        own = [layer for layer in given if not layer.draft]
+        drafts = [layer for layer in given if layer.draft]
     found = [*own, *drafts]
     check_parallel(config, found, settings)
     longest = config.max_model_len

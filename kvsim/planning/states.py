@@ -64,7 +64,7 @@ class StateKind:
         recurrent = settings.mamba_ssm_cache_dtype
         if self.kind == KDA:
             recurrent = "float32"
-        elif recurrent == "auto":
+        elif recurrent == "auto" or self.recurrent_dtype == "uint8":  # uint8: bytes, as given
             recurrent = self.recurrent_dtype or convolution
         return convolution, recurrent
 
