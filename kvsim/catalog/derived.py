@@ -98,7 +98,7 @@ def derived_model(
         )
     return Model(
         name=name,
-        groups=_groups(plan, share, source),
+        groups=_groups(plan, share),
         rank_share=share,
         kv_replicated=share == 1.0,
         plan=plan,
@@ -122,7 +122,7 @@ def rank_share(plan: Plan) -> float:
     return 1.0 / ranks
 
 
-def _groups(plan: Plan, share: float, source: str) -> tuple[KVGroup, ...]:
+def _groups(plan: Plan, share: float) -> tuple[KVGroup, ...]:
     labels = [_label(group) for group in plan.groups]
     context = plan.settings.decode_context_parallel
     found = []
@@ -142,7 +142,7 @@ def _groups(plan: Plan, share: float, source: str) -> tuple[KVGroup, ...]:
                 name=f"{label}{letter}",
                 attention_chunk_size=group.chunk,
                 blocks_held=group.blocks_of_request(1, 1) if is_state else None,
-                origin=f"as the engine groups the layers of its config ({source})",
+                origin="as the engine groups its layers",
             )
         )
     return tuple(found)
