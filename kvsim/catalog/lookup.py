@@ -223,7 +223,12 @@ def _read(file_name: str) -> Mapping[str, Mapping[str, Any]]:
 def _entries(section: str) -> Mapping[str, Mapping[str, Any]]:
     """Entries of a section by name; the user's own come last and beat those of the same name."""
     own = os.environ.get(OWN_CATALOG)
-    return {**_read(f"{section}.yaml"), **(_own(own)[section] if own else {})}
+    files = ["accelerators.yaml", "gpus.yaml"] if section == "gpus" else [f"{section}.yaml"]
+    entries: dict[str, Mapping[str, Any]] = {}
+    for file in reversed(files):
+        for name, entry in _read(file).items():
+            entries[name] = {**entry, **entries.get(name, {})}
+    return {**entries, **(_own(own)[section] if own else {})}
 
 
 @cache

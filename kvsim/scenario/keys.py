@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PrivateAttr, Tag
 
@@ -152,6 +152,12 @@ class ScenarioKeys(Section):
         if isinstance(self.model, str):
             return catalog.model(self.model, self.plan_settings)
         return self.model.spec(self.plan_settings, self._directory)
+
+    def on_one_gpu(self) -> Self:
+        """The same on one GPU, for what does not depend on how a node is divided."""
+        one = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1, "gpus": 1}
+        sizes = {**one, "decode_context_parallel": 1}
+        return self.model_copy(update={"node": self.node.model_copy(update=sizes)})
 
     @property
     def scheduler_block_tokens(self) -> int:

@@ -119,6 +119,19 @@ def _catalog_gpu(value: str) -> str:
     return value
 
 
+def _max_model_len(value: object) -> object:
+    if value is None or value == "auto":
+        return value
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{show(value)} is not a length. Use tokens, auto, or null.")
+    if value < 1:
+        raise ValueError(f"{value} is below 1. Use 1 or more.")
+    if value > TOKENS_MAX:
+        raise ValueError(f"{value} is above {TOKENS_MAX}. Use {TOKENS_MAX} or less.")
+    return value
+
+
+MaxModelLen = Annotated[int | None | Literal["auto"], BeforeValidator(_max_model_len)]
 RetentionInterval = Annotated[int | None | Literal["profile"], BeforeValidator(_retention_interval)]
 
 
@@ -176,7 +189,7 @@ class Engine(KVCacheKeys):
     profile: Literal["vllm-0.22", "vllm-0.23", "vllm-0.33"] = Field(
         default="vllm-0.33", description="version whose cache decisions are made"
     )
-    max_model_len: Tokens | Literal["auto"] | None = Field(
+    max_model_len: MaxModelLen = Field(
         default=None,
         description="longest sequence admitted, tokens; null for the model's longest, auto for the "
         "longest that fits the pool",

@@ -27,20 +27,26 @@ def broken(scenario: ScenarioKeys) -> Iterator[Problem]:
             return
     wrong = list(_sizes(scenario))
     yield from wrong
-    if wrong:
-        return
+    sound = not wrong
     try:
-        model = scenario.model_spec
-        _ = scenario.scheduler_block_tokens
+        _ = scenario.model_spec.groups, scenario.scheduler_block_tokens
     except Problems as error:
         for problem in error.problems:
             place, _, text = problem.partition(": ")
             yield Problem("model.config", f"{place}: {text}", ("model",))
         return
     except KvsimError as error:
-        yield _planning_problem(str(error))
-        return
-    if not model.groups:
+        found = _planning_problem(str(error))
+        if sound or not found.place.startswith("node."):
+            yield found
+        sound = False
+    if not sound:  # look for further problems with what one GPU would make of the rest
+        scenario = scenario.on_one_gpu()
+        try:
+            _ = scenario.model_spec.groups, scenario.scheduler_block_tokens
+        except KvsimError:
+            return
+    if not scenario.model_spec.groups:
         yield Problem("model.layers", "hold no KV. Give at least one layer that does.", ("model",))
         return
     yield from _retention(scenario)
@@ -48,7 +54,7 @@ def broken(scenario: ScenarioKeys) -> Iterator[Problem]:
     yield from _node(scenario)
     needs = list(_needs(scenario))
     yield from needs
-    if not needs:
+    if sound and not needs:
         yield from _fit(scenario)
     yield from _offload(scenario)
     if isinstance(scenario.workload, SyntheticWorkload):
@@ -121,7 +127,7 @@ def _custom(model: CustomModel) -> Iterator[Problem]:
         yield Problem(
             "model",
             f"{text} one of config: (a config.json), layers: and groups:.",
-            tuple(f"model.{key}" for key in given),
+            tuple(f"model.{key}" for key in given or ("config", "layers", "groups")),
         )
     for number, layer in enumerate(model.layers or ()):
         for key, text in layer.problems():
