@@ -82,11 +82,12 @@ def model(name: str, settings: Settings | None = None) -> Model:
     Raises:
         KvsimError: there is none, with the nearest; or the engine would refuse the settings.
     """
-    return _model(name, settings or Settings(), os.environ.get(OWN_CATALOG))
+    own = os.environ.get(OWN_CATALOG)
+    return _model(name, settings or Settings(), own, _changed(own) if own else 0)
 
 
 @lru_cache(maxsize=512)
-def _model(name: str, settings: Settings, own: str | None) -> Model:
+def _model(name: str, settings: Settings, own: str | None, changed: int) -> Model:
     entry = dict(_entries("models").get(name, {}))
     config, source = _config_of(name, entry)
     if not entry and config is None:
@@ -228,12 +229,20 @@ def _entries(section: str) -> Mapping[str, Mapping[str, Any]]:
     for file in reversed(files):
         for name, entry in _read(file).items():
             entries[name] = {**entry, **entries.get(name, {})}
-    return {**entries, **(_own(own)[section] if own else {})}
+    return {**entries, **(_own(own, _changed(own))[section] if own else {})}
+
+
+def _changed(file_name: str) -> int:
+    """When a file was changed last; 0 where it is not there."""
+    try:
+        return Path(file_name).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 @cache
-def _own(file_name: str) -> dict[str, Mapping[str, Mapping[str, Any]]]:
-    """The user's catalog file: sections gpus, models and links, as in the files here."""
+def _own(file_name: str, changed: int) -> dict[str, Mapping[str, Mapping[str, Any]]]:
+    """The user's catalog file as it is since a time: gpus, models and links, as in the files here."""
     path = Path(file_name)
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))

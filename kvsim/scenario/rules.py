@@ -25,32 +25,34 @@ def broken(scenario: ScenarioKeys) -> Iterator[Problem]:
         yield from wrong
         if any(problem.place != "model.experts_per_token" for problem in wrong):
             return
-    wrong = list(_sizes(scenario))
-    yield from wrong
-    sound = not wrong
+    divided = list(_sizes(scenario))
+    sound = not divided
     try:
         _ = scenario.model_spec.groups, scenario.scheduler_block_tokens
     except Problems as error:
         for problem in error.problems:
             place, _, text = problem.partition(": ")
             yield Problem("model.config", f"{place}: {text}", ("model",))
+        yield from divided
         return
     except KvsimError as error:
         found = _planning_problem(str(error))
         if sound or not found.place.startswith("node."):
-            yield found
+            divided.append(found)
         sound = False
     if not sound:  # look for further problems with what one GPU would make of the rest
         scenario = scenario.on_one_gpu()
         try:
             _ = scenario.model_spec.groups, scenario.scheduler_block_tokens
         except KvsimError:
+            yield from divided
             return
     if not scenario.model_spec.groups:
         yield Problem("model.layers", "hold no KV. Give at least one layer that does.", ("model",))
         return
     yield from _retention(scenario)
     yield from _lengths(scenario)
+    yield from divided
     yield from _node(scenario)
     needs = list(_needs(scenario))
     yield from needs
@@ -121,9 +123,7 @@ def _custom(model: CustomModel) -> Iterator[Problem]:
     """What a model written down has to say, and says only once."""
     given = [key for key in ("config", "layers", "groups") if getattr(model, key) is not None]
     if len(given) != 1:
-        text = (
-            f"{' and '.join(given)} are given. Keep" if given else "says nothing of its cache. Give"
-        )
+        text = f"{' and '.join(given)} are given. Keep" if given else "is not described. Give"
         yield Problem(
             "model",
             f"{text} one of config: (a config.json), layers: and groups:.",

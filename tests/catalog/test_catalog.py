@@ -105,7 +105,12 @@ def test_deepseek_groups_follow_from_pages_and_layers(
         "compress-128 state": (num_c128 * STATES["c128"], num_c128, 8, 128),
     }
     assert {
-        group.name: (group.bytes_per_block, group.num_layers, group.block_size, group.sliding_window)
+        group.name: (
+            group.bytes_per_block,
+            group.num_layers,
+            group.block_size,
+            group.sliding_window,
+        )
         for group in groups.values()
     } == expected
     # In the order in which their first layer appears: Pro's first layers compress 128, Flash's 4.
