@@ -4,6 +4,10 @@ The core works block by block, as the engine does; numba turns those loops into 
 Compiled code is kept between runs in a folder named after a digest of every source file that
 can be compiled together: numba alone looks only at the file of the function it loads, and would
 go on using a caller compiled with an older version of what it calls.
+
+With ``KVSIM_BOUNDSCHECK=1`` in the environment every access to an array is checked against its
+length: one outside raises IndexError where it would silently read or write other memory. That is
+for tests; it is slower, and what it compiles is kept apart.
 """
 
 from __future__ import annotations
@@ -23,6 +27,9 @@ from numba.core import event
 
 F = TypeVar("F", bound=Callable[..., object])
 
+CHECKS_BOUNDS = os.environ.get("KVSIM_BOUNDSCHECK", "0") not in ("", "0")
+"""Whether compiled code checks the bounds of its arrays."""
+
 _PACKAGE = Path(__file__).parent
 _ROOMS = ("cache", "policies", "times", "offload", "engine")
 _SOURCES = ("jit.py", *(f"{room}/*.py" for room in _ROOMS))
@@ -41,9 +48,10 @@ def _digest() -> str:
 def _cache_folder() -> Path | None:
     """Where compiled code is kept, or None where nothing can be written."""
     digest = _digest()
+    name = f"{digest}-checked" if CHECKS_BOUNDS else digest
     private = f"kvsim-jit-{os.getuid()}" if hasattr(os, "getuid") else "kvsim-jit"
     for parent in (_PACKAGE / "__pycache__" / "jit", Path(tempfile.gettempdir()) / private):
-        folder = parent / digest
+        folder = parent / name
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():
@@ -51,7 +59,7 @@ def _cache_folder() -> Path | None:
             if not os.access(folder, os.W_OK):
                 continue
             for other in parent.iterdir():
-                if other.name != digest:  # of an older version
+                if not other.name.startswith(digest):  # of an older version
                     shutil.rmtree(other, ignore_errors=True)
         except OSError:
             continue
@@ -123,7 +131,11 @@ def njit(function: F) -> F:
     settings.CACHE_DIR = "" if _FOLDER is None else str(_FOLDER)
     try:
         compiled: F = decorate(
-            cache=_FOLDER is not None, error_model="numpy", forceinline=True, _nrt=False
+            cache=_FOLDER is not None,
+            error_model="numpy",
+            forceinline=True,
+            boundscheck=CHECKS_BOUNDS,
+            _nrt=False,
         )(function)
     finally:
         settings.CACHE_DIR = before

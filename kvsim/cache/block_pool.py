@@ -230,8 +230,14 @@ def touch(pool: Pool, block: int) -> None:
 
 @njit
 def give_back_run(
-    pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, prepend_uncached: bool
-) -> None:
+    pool: Pool,
+    ring: Ids,
+    ring_mask: int,
+    start: int,
+    end: int,
+    prepend_uncached: bool,
+    prepended: int = 0,
+) -> int:
     """One holder less of each of a run of blocks, from the last position to the first.
 
     Those nobody holds any more enter the free queue, where both the prepended and the appended
@@ -244,11 +250,15 @@ def give_back_run(
         start: first position.
         end: position after the last one.
         prepend_uncached: uncached blocks go to the head.
+        prepended: the block prepended last, where this run continues others; the next goes
+            behind it.
+
+    Returns:
+        The block prepended last; 0 for none.
     """
     blocks = pool.blocks
     num_freed = 0
     num_cached = 0
-    prepended = 0  # the block prepended last; the next one goes behind it
     tail: int = blocks[0].before
     for position in range(end - 1, start - 1, -1):
         block: int = ring[position & ring_mask]
@@ -276,6 +286,7 @@ def give_back_run(
     blocks[0].before = tail
     pool.totals[FREE] += num_freed
     pool.totals[FREE_CACHED] += num_cached
+    return prepended
 
 
 @njit

@@ -43,6 +43,8 @@ RULES_ROW = np.dtype(
         ("eagle_boundaries", np.int64),  # a prompt has the two replay boundaries of EAGLE
         ("follows_eagle", np.int64),  # the newest rules about EAGLE, see the profiles
         ("junctions", np.int64),  # the engine knows shared-prefix junctions
+        ("key_lookahead", np.int64),  # tokens behind a block that its key covers as well
+        ("entry_unit", np.int64),  # tokens; less than this more makes no block worth entering
     ]
 )
 
@@ -57,7 +59,7 @@ class Core(NamedTuple):
         answer: int64 [2 + groups]: the last lookup's hit and junction, then each spec's reach in
             the order in which specs are asked.
         boundaries: int64 [4], scratch: reachable boundaries of a prompt in tokens.
-        kept: bool, scratch: a mask, as long as the most blocks that become full at once.
+        kept: bool, scratch: a mask, or a piece of one, of the blocks that become full at once.
     """
 
     pool: Pool
@@ -103,12 +105,13 @@ def longest_hit(arrays: Arrays, uids: Ints, ends: Ints) -> None:
     pool, groups, rules, answer = core.pool, core.tables.groups, core.rules[0], core.answer
     answer[:] = 0
     num_tokens = ends[-1] if len(ends) > 0 else 0
-    if rules.caching == 0 or num_tokens < 2:
+    if rules.caching == 0 or num_tokens <= max(1, rules.key_lookahead):
         return
     num_specs = 0
     while num_specs < len(groups) and groups[num_specs].asked >= 0:
         num_specs += 1
-    hit = num_tokens - 1
+    # The last token is computed in any case; a key is known once its look-ahead is.
+    hit = num_tokens - max(1, rules.key_lookahead)
     one_group = len(groups) == 1
     one_pass = one_group or (num_specs == 2 and groups[groups[0].asked].sliding_window == 0)
     longest = 0
@@ -162,6 +165,11 @@ def seat(arrays: Arrays, slot: int, uids: Ints, ends: Ints, num_prompt: int, jun
     sequence.num_tokens = ends[-1] if len(ends) > 0 else 0
     sequence.num_prompt = num_prompt
     sequence.num_computed = 0
+    sequence.num_entered = 0
+    sequence.in_flight = 0
+    sequence.placeholders = 0
+    sequence.drafts = 0
+    sequence.planned = 0
     sequence.junction = junction
     sequence.num_spans = len(ends)
     spans = core.tables.spans
@@ -198,10 +206,13 @@ def allocate_first(
     lookahead: int,
     full_fit: bool,
     num_reserved: int,
+    watermark: int,
 ) -> int:
     """Seat a sequence and ``allocate`` with its hit."""
+    if hit_tokens > (ends[-1] if len(ends) > 0 else 0):
+        return STALE_HIT  # of another sequence: its blocks would be looked for beyond this one's
     seat(arrays, slot, uids, ends, num_prompt, junction)
-    return allocate(arrays, slot, num_new, hit_tokens, lookahead, full_fit, num_reserved)
+    return allocate(arrays, slot, num_new, hit_tokens, lookahead, full_fit, num_reserved, watermark)
 
 
 @njit
@@ -215,7 +226,7 @@ def _missing(tables: Tables, slot: int, num_tokens: int, hit_tokens: int, capped
             required = min(required, row.cap)
         held = tables.tables[slot, group].length
         if hit_tokens != NOT_FIRST:
-            held = hit_tokens // row.block_size
+            held = (hit_tokens + row.beyond) // row.block_size
         missing += max(0, required - held)
     return missing
 
@@ -229,6 +240,7 @@ def allocate(
     lookahead: int,
     full_fit: bool,
     num_reserved: int,
+    watermark: int,
 ) -> int:
     """Room for more tokens of a sequence, or nothing.
 
@@ -240,6 +252,7 @@ def allocate(
         lookahead: draft tokens on top.
         full_fit: only if the whole sequence fits, window groups counted up to their cap.
         num_reserved: blocks to be left in the free queue.
+        watermark: more blocks to be left there, beside the whole sequence as well.
 
     Returns:
         ``TAKEN``, or ``NO_ROOM`` or ``STALE_HIT`` where nothing was taken.
@@ -259,14 +272,16 @@ def allocate(
             idle += found
     if full_fit:
         whole = min(sequence.num_tokens, rules.max_model_len)
-        if idle + _missing(tables, slot, whole, hit_tokens, True) > pool.totals[FREE]:
+        missing = _missing(tables, slot, whole, hit_tokens, True)
+        if idle + missing > pool.totals[FREE] - watermark:
             return NO_ROOM
     if hit_tokens == NOT_FIRST:
         for group in range(num_groups):
-            leave_window(pool, tables, slot, group, computed)
+            # What is in flight still reads its window.
+            leave_window(pool, tables, slot, group, computed - sequence.in_flight)
     covered = min(computed + num_new + lookahead, rules.max_model_len)
     missing = _missing(tables, slot, covered, hit_tokens, False)
-    if idle + missing > pool.totals[FREE] - num_reserved:
+    if idle + missing > pool.totals[FREE] - num_reserved - watermark:
         return NO_ROOM
     if hit_tokens != NOT_FIRST:
         for group in range(num_groups):
@@ -281,11 +296,22 @@ def allocate(
 
 @njit
 def cache_computed(arrays: Arrays, slot: int) -> None:
-    """Enter the full blocks up to the computed tokens in the index, group after group."""
+    """Enter the full blocks up to the computed tokens that are known, see ``cache_up_to``."""
+    core = assemble(arrays)
+    cache_up_to(arrays, slot, core.tables.sequences[slot].num_computed)
+
+
+@njit
+def cache_up_to(arrays: Arrays, slot: int, num_computed: int) -> None:
+    """Enter the full blocks up to a number of computed tokens in the index, group after group."""
     core = assemble(arrays)
     pool, tables, rules, boundaries = core.pool, core.tables, core.rules[0], core.boundaries
     sequence = tables.sequences[slot]
-    num_tokens = min(sequence.num_computed, sequence.num_tokens)
+    num_tokens = min(num_computed, sequence.num_tokens - rules.key_lookahead)
+    num_units = num_tokens // rules.entry_unit
+    if num_units <= sequence.num_entered:
+        return
+    sequence.num_entered = num_units
     rounded = num_tokens // rules.alignment * rules.alignment
     if rules.eagle_boundaries == 0:
         boundaries[0] = sequence.num_prompt - 1
@@ -327,3 +353,4 @@ def release(arrays: Arrays, slot: int) -> None:
     for group in range(len(core.tables.groups)):
         give_back_all(core.pool, core.tables, slot, group)
     core.tables.sequences[slot].num_computed = 0
+    core.tables.sequences[slot].serial += 1

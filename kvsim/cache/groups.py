@@ -24,7 +24,7 @@ from kvsim.cache.block_pool import (
     touch,
 )
 from kvsim.cache.content import POSITION_BITS, Ints, block_key, span_at
-from kvsim.cache.spec import FULL, GroupSpec
+from kvsim.cache.spec import FULL, GroupSpec, scheduler_block_size
 from kvsim.jit import njit
 from kvsim.policies.retention import NO_BOUNDARY, keep_window_runs
 
@@ -35,6 +35,7 @@ GROUP_ROW = np.dtype(
         ("block_size", np.int64),
         ("sliding_window", np.int64),  # 0 for full attention
         ("num_to_resume", np.int64),  # blocks before a boundary, without look-ahead
+        ("num_kept", np.int64),  # blocks of a run that is worth keeping, look-ahead included
         ("eagle", np.int64),  # 1 where the group drops a look-ahead block
         ("ahead", np.int64),  # 1 where that block is kept and entered beyond a boundary
         ("cap", np.int64),  # most blocks counted at admission
@@ -43,6 +44,8 @@ GROUP_ROW = np.dtype(
         ("ring_mask", np.int64),  # its length less one; the length is a power of two
         ("mate", np.int64),  # the next group with the same spec, -1 at the end
         ("asked", np.int64),  # the group that is looked up in this place, -1 behind the last
+        ("key_lookahead", np.int64),  # tokens behind a block that its key covers as well
+        ("beyond", np.int64),  # tokens by which it holds more than the hit in hand, see below
     ],
     align=True,
 )
@@ -54,8 +57,14 @@ SEQUENCE_ROW = np.dtype(
         ("num_computed", np.int64),
         ("junction", np.int64),  # where siblings diverge, 0 for none
         ("num_spans", np.int64),
+        ("num_entered", np.int64),  # units of the rules' `entry_unit` considered for caching
         ("output_uid", np.int64),  # uid of the span its answer is written to
         ("end_tokens", np.int64),  # length at which it is finished
+        ("in_flight", np.int64),  # computed tokens of steps whose end is not processed
+        ("placeholders", np.int64),  # tokens these may make; only where steps overlap
+        ("drafts", np.int64),  # draft tokens that the next step may check
+        ("planned", np.int64),  # number of the last step it is part of
+        ("serial", np.int64),  # tells those that held the slot apart
     ],
     align=True,
 )
@@ -94,10 +103,12 @@ def make_groups(
     *,
     eagle_groups: frozenset[int],
     masks_follow_eagle: bool,
+    keeps_whole_units: bool,
     prepend_uncached: frozenset[str],
     max_model_len: int,
     max_in_flight_tokens: int,
     max_lookahead_tokens: int,
+    key_lookahead_tokens: int,
 ) -> Rows:
     """The rows of a model's groups.
 
@@ -105,35 +116,47 @@ def make_groups(
         specs: the groups in the model's order, full attention and sliding window.
         eagle_groups: those that drop a look-ahead block.
         masks_follow_eagle: that block is kept beyond a boundary.
+        keeps_whole_units: every block is worth keeping that is as long as the unit of hits.
         prepend_uncached: kinds whose uncached blocks go to the head of the free queue.
         max_model_len: longest sequence in tokens.
         max_in_flight_tokens: most tokens one allocation can ask for.
         max_lookahead_tokens: most draft tokens on top of these.
+        key_lookahead_tokens: tokens behind a block that its key covers as well.
     """
     rows = np.zeros(len(specs), dtype=GROUP_ROW)
     firsts = [i for i, spec in enumerate(specs) if not any(same_spec(spec, s) for s in specs[:i])]
     firsts.sort(key=lambda i: specs[i].kind != FULL)  # its scan bounds the others
     firsts += [-1] * (len(specs) - len(firsts))
+    alignment = scheduler_block_size(specs)
     ring = 0
     for index, spec in enumerate(specs):
         tokens = max_model_len + max_lookahead_tokens
         if spec.sliding_window is not None:
             tokens = min(tokens, spec.sliding_window + max_in_flight_tokens + max_lookahead_tokens)
+        # What is held at once covers at most so many tokens, cut by a block at either end: a window
+        # is left before more is taken, and nothing is taken beyond the longest sequence.
         length = 1 << (-(-tokens // spec.block_size) + 2).bit_length()
         later = [i for i in range(index + 1, len(specs)) if same_spec(specs[i], spec)]
         cap = spec.admission_cap(max_in_flight_tokens, max_model_len)
+        ahead = index in eagle_groups and masks_follow_eagle
+        num_kept = spec.blocks_to_resume + ahead
+        if keeps_whole_units and spec.block_size == alignment:
+            num_kept = max(1, num_kept)
         rows[index] = (
             spec.block_size,
             spec.sliding_window or 0,
             spec.blocks_to_resume,
+            num_kept,
             index in eagle_groups,
-            index in eagle_groups and masks_follow_eagle,
+            ahead,
             np.iinfo(np.int64).max if cap is None else cap,
             spec.kind in prepend_uncached,
             ring,
             length - 1,
             later[0] if later else -1,
             firsts[index],
+            key_lookahead_tokens,
+            0,
         )
         ring += length
     return rows
@@ -171,10 +194,11 @@ def full_attention_reach(
 ) -> int:
     """Tokens a full-attention spec can serve: its blocks from the left, to the first missing."""
     size: int = groups[group].block_size
+    ahead: int = groups[group].key_lookahead
     position = size
     span = 0
     while position <= max_tokens:
-        while ends[span] < position:
+        while ends[span] < position + ahead:
             span += 1
         if not _is_cached(pool, groups, group, uids[span], position // size):
             break
@@ -202,15 +226,16 @@ def window_reach(
     boundary whose run would contain it. With ``drop`` the run ends one block behind the boundary.
     """
     size: int = groups[group].block_size
+    ahead: int = groups[group].key_lookahead
     needed = max(1, groups[group].num_to_resume + int(drop))
     shift = size if drop else 0
     boundary = (max_tokens // size * size - shift) // alignment * alignment
     while boundary > 0:
         position = boundary + shift
-        span = span_at(ends, len(ends), position)
+        span = span_at(ends, len(ends), position + ahead)
         matched = 0
         while position > 0 and matched < needed:
-            while span > 0 and ends[span - 1] >= position:
+            while span > 0 and ends[span - 1] >= position + ahead:
                 span -= 1
             if not _is_cached(pool, groups, group, uids[span], position // size):
                 break
@@ -232,20 +257,22 @@ def window_reach(
 def collect_hit(pool: Pool, tables: Tables, slot: int, group: int, hit_tokens: int) -> int:
     """Write the blocks of a hit into a block table that holds nothing yet, without taking them.
 
+    Some releases of the engine leave a group more than the hit: what is ``beyond`` it.
+
     Returns:
         How many of them lie in the free queue; -1 where a block is no longer cached, so that
         the hit no longer holds.
     """
     row = tables.groups[group]
-    size = row.block_size
-    num = hit_tokens // size
+    size, ahead = row.block_size, row.key_lookahead
+    num = (hit_tokens + row.beyond) // size
     first = 0 if row.sliding_window == 0 else max(0, num - row.num_to_resume)
     tables.tables[slot, group].first = first
     idle = 0
     uids, ends = tables.spans[slot, 0], tables.spans[slot, 1]
-    span = span_at(ends, tables.sequences[slot].num_spans, (first + 1) * size)
+    span = span_at(ends, tables.sequences[slot].num_spans, (first + 1) * size + ahead)
     for index in range(first, num):
-        while ends[span] < (index + 1) * size:
+        while ends[span] < (index + 1) * size + ahead:
             span += 1
         block = find_block(pool, block_key(uids[span], index + 1, group))
         if block == 0:
@@ -261,7 +288,7 @@ def adopt_hit(pool: Pool, tables: Tables, slot: int, group: int, hit_tokens: int
     """Hold the blocks that ``collect_hit`` wrote."""
     row = tables.groups[group]
     table = tables.tables[slot, group]
-    table.length = hit_tokens // row.block_size
+    table.length = (hit_tokens + row.beyond) // row.block_size
     table.num_looked_at = table.length
     for index in range(table.first, table.length):
         touch(pool, tables.rings[slot, row.ring + (index & row.ring_mask)])
@@ -332,7 +359,7 @@ def cache_blocks(
         alignment: unit of hits in tokens.
         retention_interval: tokens; -1 dense.
         boundaries: int64 [4], reachable boundaries in tokens; the last is this function's.
-        kept: scratch for the mask, long enough.
+        kept: scratch for the mask, at least one long.
     """
     row = tables.groups[group]
     table = tables.tables[slot, group]
@@ -341,35 +368,59 @@ def cache_blocks(
     if end <= start:
         return
     table.num_looked_at = end
-    every = row.sliding_window == 0
-    if not every:
-        kept[: end - start] = False
-        junction = tables.sequences[slot].junction
-        boundaries[3] = NO_BOUNDARY
-        if row.eagle != 0 and junction > 0:
-            # A sibling that diverges at the junction lands one block before it.
-            boundaries[3] = junction - row.block_size
+    if row.sliding_window == 0:
+        _enter_blocks(pool, tables, slot, group, start, end, True, kept)
+        return
+    junction = tables.sequences[slot].junction
+    boundaries[3] = NO_BOUNDARY
+    if row.eagle != 0 and junction > 0:
+        # A sibling that diverges at the junction lands one block before it.
+        boundaries[3] = junction - row.block_size
+    # A load makes any number of blocks full at once: piece by piece the scratch is never too short.
+    while start < end:
+        stop = min(end, start + len(kept))
+        kept[: stop - start] = False
         every = keep_window_runs(
             kept,
             start,
-            end,
+            stop,
             row.block_size,
             alignment,
-            row.num_to_resume + row.ahead,
+            row.num_kept,
             row.ahead,
             retention_interval,
             boundaries,
             -1,
         )
-    begin = max(start, table.first)
+        _enter_blocks(pool, tables, slot, group, start, stop, every, kept)
+        start = stop
+
+
+@njit
+def _enter_blocks(
+    pool: Pool,
+    tables: Tables,
+    slot: int,
+    group: int,
+    start: int,
+    end: int,
+    every: bool,
+    kept: Bools,
+) -> None:
+    """Enter blocks that are full, ``every`` one or those that are ``kept``, from ``start`` on.
+
+    Their tokens are all known, so that the walk over the spans ends among those of the sequence.
+    """
+    row = tables.groups[group]
+    begin = max(start, tables.tables[slot, group].first)
     if begin >= end:
         return
-    size, ring, ring_mask = row.block_size, row.ring, row.ring_mask
+    size, ring, ring_mask, ahead = row.block_size, row.ring, row.ring_mask, row.key_lookahead
     uids, ends = tables.spans[slot, 0], tables.spans[slot, 1]
-    span = span_at(ends, tables.sequences[slot].num_spans, (begin + 1) * size)
+    span = span_at(ends, tables.sequences[slot].num_spans, (begin + 1) * size + ahead)
     for index in range(begin, end):
         if every or kept[index - start]:
-            while ends[span] < (index + 1) * size:
+            while ends[span] < (index + 1) * size + ahead:
                 span += 1
             block = tables.rings[slot, ring + (index & ring_mask)]
             if pool.blocks[block].key != 0:  # by the end of the prompt, see below

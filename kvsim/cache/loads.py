@@ -30,7 +30,9 @@ def allocate_load(
     junction: int,
     hit_tokens: int,
     num_external: int,
+    full_fit: bool,
     num_reserved: int,
+    watermark: int,
 ) -> int:
     """Seat a sequence with its hit, and take the blocks that tokens from outside are loaded into.
 
@@ -47,13 +49,17 @@ def allocate_load(
         junction: where siblings diverge, in tokens; 0 for none.
         hit_tokens: the local hit.
         num_external: tokens beyond it that are loaded.
+        full_fit: only if the whole sequence fits, window groups counted up to their cap.
         num_reserved: blocks to be left free for what is under way already.
+        watermark: more blocks to be left free, beside the whole sequence as well.
 
     Returns:
         ``TAKEN``, or ``NO_ROOM`` or ``STALE_HIT`` where nothing was taken.
     """
     core = assemble(arrays)
     pool, tables, rules = core.pool, core.tables, core.rules[0]
+    if hit_tokens > (ends[-1] if len(ends) > 0 else 0):
+        return STALE_HIT  # of another sequence
     seat(arrays, slot, uids, ends, num_prompt, junction)
     sequence = tables.sequences[slot]
     total = min(hit_tokens + num_external, rules.max_model_len)
@@ -68,11 +74,13 @@ def allocate_load(
             block = tables.rings[slot, row.ring + (index & row.ring_mask)]
             if pool.blocks[block].num_refs == 0:
                 idle += 1
-    whole = min(sequence.num_tokens, rules.max_model_len)
-    if idle + _missing(tables, whole, hit_tokens, total, True) > pool.totals[FREE]:
-        return NO_ROOM
+    if full_fit:
+        whole = min(sequence.num_tokens, rules.max_model_len)
+        missing = _missing(tables, whole, hit_tokens, total, True)
+        if idle + missing > pool.totals[FREE] - watermark:
+            return NO_ROOM
     missing = _missing(tables, total, hit_tokens, total, False)
-    if idle + missing > pool.totals[FREE] - num_reserved:
+    if idle + missing > pool.totals[FREE] - num_reserved - watermark:
         return NO_ROOM
     for group in range(len(tables.groups)):
         row = tables.groups[group]
@@ -134,7 +142,8 @@ def leave_windows(arrays: Arrays, slot: int) -> None:
     windows left goes before everything else it held, and is evicted first.
     """
     core = assemble(arrays)
-    computed = core.tables.sequences[slot].num_computed
+    sequence = core.tables.sequences[slot]
+    computed = sequence.num_computed - sequence.in_flight
     for group in range(len(core.tables.groups)):
         leave_window(core.pool, core.tables, slot, group, computed)
 

@@ -17,10 +17,11 @@ from kvsim.cache.block_pool import (
     FREE_CACHED,
     NUM_GROUPS_MAX,
     Ids,
+    find_block,
     forget_all,
     make_pool,
 )
-from kvsim.cache.content import GROUP_BITS, POSITION_BITS, Content
+from kvsim.cache.content import GROUP_BITS, POSITION_BITS, Content, block_key
 from kvsim.cache.coordinator import (
     NOT_FIRST,
     REACH,
@@ -44,12 +45,15 @@ from kvsim.cache.groups import (
     make_groups,
     same_spec,
 )
+from kvsim.cache.holding import HeldBlocks, give_back_held, held_blocks
 from kvsim.cache.loads import allocate_load, blocks_left, leave_windows, load_arrived
 from kvsim.cache.spec import FULL, MAMBA, MAX_BLOCKS, GroupSpec, scheduler_block_size
 from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
 from kvsim.policies.profiles import PROFILES, retention_problem
 from kvsim.policies.retention import DENSE
 
+_MASK_PIECE_BLOCKS = 2048
+"""Blocks whose mask is made at once; more are taken piece by piece."""
 MAX_LOOKAHEAD_TOKENS = 256
 """Most draft tokens an allocation may ask for on top of its new tokens."""
 
@@ -66,6 +70,8 @@ class CacheConfig:
         retention_interval: None (dense), 0 (replay boundaries only) or tokens.
         enable_caching: prefix caching.
         use_eagle: drop a look-ahead block in the groups flagged so, in all where none is.
+        key_lookahead_tokens: tokens behind a block that its key covers as well, so that a drafter
+            finds what it reads there; then no block is dropped.
         profile: the engine's release whose rules apply.
         free_queue: a free-queue order by name; None is the profile's.
 
@@ -80,6 +86,7 @@ class CacheConfig:
     retention_interval: int | None = None
     enable_caching: bool = True
     use_eagle: bool = False
+    key_lookahead_tokens: int = 0
     profile: str = "vllm-0.33"
     free_queue: str | None = None
 
@@ -183,22 +190,27 @@ class KVCache:
             groups,
             eagle_groups=eagle,
             masks_follow_eagle=profile.masks_follow_eagle,
+            keeps_whole_units=profile.keeps_whole_units,
             prepend_uncached=policy.prepend_uncached,
             max_model_len=config.max_model_len,
             max_in_flight_tokens=config.max_in_flight_tokens,
             max_lookahead_tokens=MAX_LOOKAHEAD_TOKENS,
+            key_lookahead_tokens=config.key_lookahead_tokens,
         )
         self.alignment_tokens = scheduler_block_size(groups)
         rules = np.zeros(1, dtype=RULES_ROW)
+        hash_block = math.gcd(*(group.block_size for group in groups))
         rules[0] = (
             self.alignment_tokens,
-            math.gcd(*(group.block_size for group in groups)),
+            hash_block,
             config.max_model_len,
             DENSE if config.retention_interval is None else config.retention_interval,
             config.enable_caching,
             bool(eagle) and profile.follows_eagle,
             profile.follows_eagle,
             profile.has_junctions,
+            config.key_lookahead_tokens,
+            hash_block if eagle else self.alignment_tokens,
         )
         ring_tokens = int(rows["ring"][-1] + rows["ring_mask"][-1] + 1)
         tables = Tables(
@@ -208,16 +220,13 @@ class KVCache:
             rings=np.zeros((0, ring_tokens), dtype=np.int32),
             spans=np.zeros((0, 2, 16), dtype=np.int64),
         )
-        # A chunk, and what was not yet whole before it, become full at once.
-        most_new_tokens = config.max_in_flight_tokens + 2 * self.alignment_tokens
-        smallest = min(group.block_size for group in groups)
         self.core = Core(
             pool=make_pool(config.num_blocks),
             tables=tables,
             rules=rules,
             answer=np.zeros(REACH + len(groups), dtype=np.int64),
             boundaries=np.zeros(4, dtype=np.int64),
-            kept=np.zeros(most_new_tokens // smallest + 2, dtype=np.bool_),
+            kept=np.zeros(_MASK_PIECE_BLOCKS, dtype=np.bool_),
         )
         self.arrays = flatten(self.core)
         asked = [int(group) for group in rows["asked"] if group >= 0]
@@ -227,6 +236,12 @@ class KVCache:
             for group in groups
         )
         self._idle_slots: list[int] = []
+        # Full-attention groups that keep what their own lookup found, beyond the hit.
+        self._uncut = [
+            index
+            for index, group in enumerate(groups)
+            if group.kind == FULL and self.asked_at[index] > 0 and not profile.cuts_every_hit
+        ]
 
     # --- the five verbs ---
 
@@ -247,6 +262,7 @@ class KVCache:
         lookahead: int = 0,
         full_fit: bool = False,
         num_reserved: int = 0,
+        watermark: int = 0,
     ) -> bool:
         """Room for more tokens of a sequence, which count as computed from then on.
 
@@ -257,6 +273,7 @@ class KVCache:
             lookahead: draft tokens on top.
             full_fit: only if the whole sequence fits.
             num_reserved: blocks to be left free.
+            watermark: more of these, beside the whole sequence as well.
 
         Returns:
             False where there is no room; nothing is taken then.
@@ -283,11 +300,14 @@ class KVCache:
                     lookahead,
                     full_fit,
                     num_reserved,
+                    watermark,
                 )
                 == TAKEN
             )
         content = sequence.content
         self._seat(sequence)
+        if self._uncut:
+            self._note_beyond(hit)
         answer = allocate_first(
             self.arrays,
             sequence.slot,
@@ -300,11 +320,19 @@ class KVCache:
             lookahead,
             full_fit,
             num_reserved,
+            watermark,
         )
         return self._stays(sequence, answer)
 
     def allocate_load(
-        self, sequence: Sequence, hit: Hit, num_external: int, *, num_reserved: int = 0
+        self,
+        sequence: Sequence,
+        hit: Hit,
+        num_external: int,
+        *,
+        full_fit: bool = True,
+        num_reserved: int = 0,
+        watermark: int = 0,
     ) -> bool:
         """Blocks for tokens that are loaded from outside, beyond the hit, which is taken along.
 
@@ -314,7 +342,9 @@ class KVCache:
             sequence: holds nothing yet.
             hit: what its last lookup found.
             num_external: tokens to be loaded, at least 1.
+            full_fit: only if the whole sequence fits.
             num_reserved: blocks to be left free.
+            watermark: more of these, beside the whole sequence as well.
 
         Returns:
             False where there is no room; nothing is taken then.
@@ -328,6 +358,8 @@ class KVCache:
             raise ValueError(f"{num_external} tokens to be loaded are below 1")
         content = sequence.content
         self._seat(sequence)
+        if self._uncut:
+            self._note_beyond(None)
         answer = allocate_load(
             self.arrays,
             sequence.slot,
@@ -337,7 +369,9 @@ class KVCache:
             sequence.junction,
             hit.tokens,
             num_external,
+            full_fit,
             num_reserved,
+            watermark,
         )
         return self._stays(sequence, answer)
 
@@ -366,7 +400,7 @@ class KVCache:
             uids, ends = np.append(content.uids, uid), np.append(content.ends, end)
         sequence.content = Content(uids, ends)
         if sequence.slot >= 0:
-            if len(ends) > self.core.tables.spans.shape[2]:
+            if len(ends) >= self.core.tables.spans.shape[2]:  # one more for the answer
                 self._widen_spans(2 * len(ends))
             extend(self.arrays, sequence.slot, uid, end)
 
@@ -375,6 +409,16 @@ class KVCache:
         if sequence.slot >= 0:
             release(self.arrays, sequence.slot)
             self._unseat(sequence)
+
+    def hold_back(self, sequence: Sequence) -> HeldBlocks:
+        """The sequence is over, but its blocks may not be handed out yet; see ``give_back``."""
+        held = held_blocks(self.core.tables, sequence.slot)
+        self._unseat(sequence)
+        return held
+
+    def give_back(self, held: HeldBlocks) -> None:
+        """Give back what was held back."""
+        give_back_held(self.core.pool, self.core.tables.groups, *held)
 
     def reset(self) -> bool:
         """Empty the prefix cache; False, and nothing happens, while a block is in use."""
@@ -424,6 +468,12 @@ class KVCache:
             return 0
         return int(self.core.tables.sequences["num_computed"][sequence.slot])
 
+    def num_tokens(self, sequence: Sequence) -> int:
+        """Tokens of a sequence that are known."""
+        if sequence.slot < 0:
+            return sequence.content.num_tokens
+        return int(self.core.tables.sequences["num_tokens"][sequence.slot])
+
     def num_blocks_to_admit(self, num_tokens: int) -> int:
         """Blocks that have to be free for a request of so many tokens, without a hit."""
         config = self.config
@@ -464,6 +514,8 @@ class KVCache:
         """Block ids of a hit that still holds, per group by position; int32, 0 is null."""
         content = sequence.content
         self._seat(sequence)
+        if self._uncut:
+            self._note_beyond(hit)
         seat(
             self.arrays,
             sequence.slot,
@@ -477,19 +529,26 @@ class KVCache:
             collect_hit(self.core.pool, self.core.tables, sequence.slot, group, hit.tokens)
             first = self.core.tables.tables["first"][sequence.slot, group]
             row = self.core.tables.groups[group]
-            positions = np.arange(hit.tokens // spec.block_size)
+            positions = np.arange((hit.tokens + int(row["beyond"])) // spec.block_size)
             ids = self.core.tables.rings[sequence.slot][
                 row["ring"] + (positions & row["ring_mask"])
             ]
-            found.append(np.where(positions < first, 0, ids).astype(np.int32))
+            blocks = np.where(positions < first, 0, ids).astype(np.int32)
+            if spec.sliding_window == 1 and hit.tokens:
+                # A lookup matches a block for a window that needs none; it is not taken along.
+                uid = content.uids[np.searchsorted(content.ends, hit.tokens)]
+                key = block_key(int(uid), len(blocks), group)
+                blocks[-1] = find_block(self.core.pool, key)
+            found.append(blocks)
         self._unseat(sequence)
         return found
 
-    def free_queue(self) -> Ids:
-        """Block ids in the order in which they will be taken; int32."""
+    def free_queue(self, most: int = MAX_BLOCKS) -> Ids:
+        """Block ids in the order in which they will be taken, the first ``most``; int32."""
         after = self.core.pool.blocks["after"]
-        ids, block = [], int(after[0])
-        while block:
+        ids: list[int] = []
+        block = int(after[0])
+        while block and len(ids) < most:
             ids.append(block)
             block = int(after[block])
         return np.array(ids, dtype=np.int32)
@@ -497,6 +556,12 @@ class KVCache:
     def cached_blocks(self) -> Ids:
         """Ids of the cached blocks, rising; int32."""
         return np.flatnonzero(self.core.pool.blocks["key"]).astype(np.int32)
+
+    def _note_beyond(self, hit: Hit | None) -> None:
+        """By how much the hit in hand is exceeded by groups that are not cut back to it."""
+        for group in self._uncut:
+            reach = 0 if hit is None else hit.reach[self.asked_at[group]] - hit.tokens
+            self.core.tables.groups[group]["beyond"] = max(0, reach)
 
     # --- slots ---
 

@@ -63,6 +63,7 @@ def derive_num_blocks(
     *,
     pipeline_parallel: int = 1,
     data_parallel: int = 1,
+    kv_cache_bytes: int | None = None,
 ) -> BlockDerivation:
     """Blocks of the pool: what weights and the reserve leave of a GPU, over the bytes of a block.
 
@@ -76,6 +77,7 @@ def derive_num_blocks(
         gpu_memory_utilization: part of the memory that can be allocated, above 0 and up to 1.
         activation_reserve_bytes: activations and graphs of one GPU.
         num_blocks_override: use this number instead, block 0 included.
+        kv_cache_bytes: of one GPU; instead of what utilization, weights and the reserve leave.
         activation_reserve_reason: said beside the reserve.
         pipeline_parallel: stages, among which weights are split evenly.
         data_parallel: replicas, among which experts are split too.
@@ -88,10 +90,10 @@ def derive_num_blocks(
     if num_blocks_override is not None:
         line = f"= {num_blocks_override:,} blocks, block 0 included: node.num_blocks, not derived"
         return BlockDerivation(num_blocks_override, block_bytes, (line,))
-    if gpu is None:
+    if gpu is None and kv_cache_bytes is None:
         raise KvsimError("node.gpu: is missing. Name one, or give node.num_blocks.")
     problems = []
-    if model.weight_bytes is None:
+    if model.weight_bytes is None and kv_cache_bytes is None:
         problems.append("weight_bytes: is missing. Give it, or node.num_blocks.")
     if block_bytes is None:
         problems += [
@@ -99,8 +101,11 @@ def derive_num_blocks(
             for place, group in enumerate(model.groups)
             if group.bytes_per_block is None
         ]
-    if model.weight_bytes is None or block_bytes is None:
+    if problems or block_bytes is None:
         raise Problems(f"model {model.name}", problems)
+    if kv_cache_bytes is not None:
+        return _blocks_in(model, kv_cache_bytes, block_bytes, tensor_parallel)
+    assert gpu is not None and model.weight_bytes is not None, "said above"
 
     usable_bytes = gpu.hbm_bytes * gpu_memory_utilization
     weight_bytes = rank_weight_bytes(model, tensor_parallel, pipeline_parallel, data_parallel)
@@ -117,19 +122,12 @@ def derive_num_blocks(
             f"needs two blocks of {block_bytes:,} bytes. Use more GPUs, a larger GPU or a higher "
             "utilization."
         )
-    if num_blocks > MAX_BLOCKS:
-        raise KvsimError(
-            f"node: {_gib(kv_bytes)} of KV hold {num_blocks:,} blocks of {block_bytes:,} bytes, "
-            f"and a pool has at most {MAX_BLOCKS:,}. Set node.num_blocks, or larger blocks."
-        )
-    share = model.kv_share(tensor_parallel)
+    _check_blocks(num_blocks, kv_bytes, block_bytes)
     over = f"{tensor_parallel} rank(s)"
     if pipeline_parallel > 1:
         over += f" of {pipeline_parallel} stages"
     if data_parallel > 1 and model.expert_bytes:
         over += f", experts over {data_parallel} replicas"
-    held = "all of the KV on every rank" if share == 1.0 else f"{share:g} of the KV on each rank"
-    largest = max(model.groups, key=lambda group: group.bytes_per_block or 0)
     lines = (
         f"  {_gib(gpu.hbm_bytes)} HBM of a {gpu.name} that can be allocated"
         + _because(gpu.origins.get("hbm_bytes")),
@@ -139,13 +137,51 @@ def derive_num_blocks(
         f"- {_gib(activation_reserve_bytes)} reserve for activations and graphs"
         + _because(activation_reserve_reason),
         f"= {_gib(kv_bytes)} KV of a GPU",
+        *_division(model, block_bytes, tensor_parallel, num_blocks),
+    )
+    return BlockDerivation(num_blocks, block_bytes, lines)
+
+
+def _blocks_in(
+    model: Model, kv_bytes: int, block_bytes: int, tensor_parallel: int
+) -> BlockDerivation:
+    """Blocks of a given memory for KV."""
+    num_blocks = kv_bytes // block_bytes
+    if num_blocks < 2:
+        raise KvsimError(
+            f"engine.kv_cache_memory: {kv_bytes} bytes do not hold two blocks of {block_bytes:,} "
+            f"bytes, and block 0 holds nothing. Use {2 * block_bytes} or more."
+        )
+    _check_blocks(num_blocks, kv_bytes, block_bytes)
+    lines = (
+        f"  {_gib(kv_bytes)} KV of a GPU: engine.kv_cache_memory",
+        *_division(model, block_bytes, tensor_parallel, num_blocks),
+    )
+    return BlockDerivation(num_blocks, block_bytes, lines)
+
+
+def _check_blocks(num_blocks: int, kv_bytes: float, block_bytes: int) -> None:
+    if num_blocks > MAX_BLOCKS:
+        raise KvsimError(
+            f"node: {_gib(kv_bytes)} of KV hold {num_blocks:,} blocks of {block_bytes:,} bytes, "
+            f"and a pool has at most {MAX_BLOCKS:,}. Set node.num_blocks, or larger blocks."
+        )
+
+
+def _division(
+    model: Model, block_bytes: int, tensor_parallel: int, num_blocks: int
+) -> tuple[str, str]:
+    """The last two lines of a derivation."""
+    share = model.kv_share(tensor_parallel)
+    held = "all of the KV on every rank" if share == 1.0 else f"{share:g} of the KV on each rank"
+    largest = max(model.groups, key=lambda group: group.bytes_per_block or 0)
+    return (
         f"/ {block_bytes:,} bytes a block: the largest group's"
         + (f", {largest.name}" if largest.name else "")
         + f"; {held}"
         + _because(largest.origin),
         f"= {num_blocks:,} blocks, block 0 included",
     )
-    return BlockDerivation(num_blocks, block_bytes, lines)
 
 
 def rank_weight_bytes(

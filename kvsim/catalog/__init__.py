@@ -29,6 +29,7 @@ from kvsim.catalog.lookup import (
     model_from_layers,
     model_names,
     model_source,
+    step_times,
 )
 
 __all__ = [
@@ -48,4 +49,5 @@ __all__ = [
     "model_from_layers",
     "model_names",
     "model_source",
+    "step_times",
 ]

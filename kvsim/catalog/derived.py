@@ -46,7 +46,7 @@ def derived_model(
     """
     values = dict(given)
     where = dict(origins)
-    share = rank_share(plan)
+    share = plan.rank_share(plan.settings.tensor_parallel)
 
     def fill(key: str, value: object, reason: str) -> None:
         if key not in values and value is not None:
@@ -55,6 +55,10 @@ def derived_model(
 
     parameters = count_parameters(config)
     fill("max_model_len", config.max_model_len, "max_position_embeddings")
+    fill("num_layers", config.num_layers, "num_hidden_layers")
+    if config.has("hidden_size") and config.has("vocab_size"):
+        fill("hidden_size", config.hidden_size, "hidden_size")
+        fill("vocab_size", config.count("vocab_size"), "vocab_size")
     weights: Weights | None = None
     if parameters is not None:
         counted = "counted from the sizes of the matrices"
@@ -62,6 +66,7 @@ def derived_model(
         fill("active_parameters", parameters.active, counted)
         if parameters.num_experts:
             fill("num_experts", parameters.num_experts, "routed experts of a layer")
+            fill("expert_parameters", float(parameters.experts), counted)
             fill("experts_per_token", parameters.experts_per_token, "num_experts_per_tok")
         weights = count_weights(config, parameters)
     if weights is not None:
@@ -99,27 +104,11 @@ def derived_model(
     return Model(
         name=name,
         groups=_groups(plan, share),
-        rank_share=share,
         kv_replicated=share == 1.0,
         plan=plan,
         origins=where,
         **values,
     )
-
-
-def rank_share(plan: Plan) -> float:
-    """Part of the KV that one rank holds: of latents all, else its share of the heads.
-
-    Where heads or states of several numbers stand side by side every rank counts for itself.
-    """
-    ranks, context = plan.settings.tensor_parallel, plan.settings.decode_context_parallel
-    if plan.layers and all(layer.is_latent for layer in plan.layers):
-        return 1.0 / context
-    heads = {layer.kv_heads for layer in plan.layers if layer.kind != STATE}
-    if len(heads) == 1 and not plan.has_states:
-        count = heads.pop()
-        return max(1, count // ranks) / count / context
-    return 1.0 / ranks
 
 
 def _groups(plan: Plan, share: float) -> tuple[KVGroup, ...]:

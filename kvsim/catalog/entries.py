@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvsim.errors import KvsimError
 from kvsim.planning.plan import Plan
@@ -24,6 +24,8 @@ class Gpu:
         bf16_flops_per_s: see above.
         capability: CUDA compute capability, which attention backends go by; None where it is no
             CUDA device.
+        nvlink_bytes_per_s: to the other GPUs of the node, each way; None where not said.
+        generation: GPUs of one generation share constants of the step time; None where not said.
         origins: field name to its source, or to ``assumption: reason``.
     """
 
@@ -34,6 +36,8 @@ class Gpu:
     fp4_flops_per_s: float | None = None
     bf16_flops_per_s: float | None = None
     capability: tuple[int, int] | None = None
+    nvlink_bytes_per_s: float | None = None
+    generation: str | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def flops_per_s(self, precision: str) -> float | None:
@@ -59,6 +63,8 @@ class KVGroup:
             where a custom model does not say.
         num_layers: layers of the group, for display; None where not said.
         name: for display.
+        draft_bytes_per_block: what the model's draft layer adds to a block of this group, where it
+            is loaded and belongs here; None otherwise, and where the groups were planned with it.
         attention_chunk_size: tokens of a chunk of chunked local attention.
         blocks_held: blocks of a state group that a request holds, whatever its length.
         origin: source of the numbers, or ``assumption: reason``.
@@ -68,12 +74,27 @@ class KVGroup:
     block_size: int
     sliding_window: int | None = None
     eagle: bool = False
+    draft_bytes_per_block: int | None = None
     bytes_per_block: int | None = None
     num_layers: int | None = None
     name: str = ""
     attention_chunk_size: int | None = None
     blocks_held: int | None = None
     origin: str = field(default="", compare=False, repr=False)
+
+    def with_draft_layer(self) -> KVGroup:
+        """The group with the model's draft layer; the same where that is in another."""
+        added = self.draft_bytes_per_block
+        if added is None or self.bytes_per_block is None:
+            return self
+        return replace(
+            self,
+            eagle=True,
+            bytes_per_block=self.bytes_per_block + added,
+            num_layers=None if self.num_layers is None else self.num_layers + 1,
+            draft_bytes_per_block=None,
+            origin=f"{self.origin}; the draft layer {added:,}",
+        )
 
 
 @dataclass(frozen=True)
@@ -86,6 +107,8 @@ class AttentionTerm:
         num_layers: layers that do it.
         max_context_tokens: context beyond this adds nothing; None for no cap.
         split_over_ranks: tensor parallelism divides it; False where every rank does it all.
+        prompt_flops_per_context_token: the same where a token is one of many of a prompt; None
+            where it is no different.
         origin: source of the numbers, or ``assumption: reason``.
     """
 
@@ -94,6 +117,7 @@ class AttentionTerm:
     num_layers: int = 1
     max_context_tokens: int | None = None
     split_over_ranks: bool = True
+    prompt_flops_per_context_token: float | None = None
     origin: str = field(default="", compare=False, repr=False)
 
     def flops_per_token(self, context_tokens: int) -> float:
@@ -113,6 +137,7 @@ class KVRead:
         bytes_per_context_token: bytes one layer reads per token of context, all KV heads.
         num_layers: layers that read it.
         max_context_tokens: context beyond this adds nothing; None for no cap.
+        split_over_ranks: tensor parallelism divides it evenly; None: as the KV heads are.
         origin: source of the numbers, or ``assumption: reason``.
     """
 
@@ -120,6 +145,7 @@ class KVRead:
     bytes_per_context_token: float
     num_layers: int = 1
     max_context_tokens: int | None = None
+    split_over_ranks: bool | None = None
     origin: str = field(default="", compare=False, repr=False)
 
 
@@ -143,10 +169,14 @@ class Model:
         kv_replicated: every tensor-parallel rank holds the same KV.
         num_kv_heads: KV heads of a layer, where they are split; None splits evenly.
         precision: of the matrix products: ``fp4``, ``fp8`` or ``bf16``.
+        expert_parameters: parameters of all routed experts; 0 where not said.
+        expert_precision: arithmetic of the experts' products on GPUs that have it; None: precision.
+        num_layers: layers of the transformer; None where not said, likewise the next two.
+        hidden_size: width of the residual stream.
+        vocab_size: rows of the embedding and of the output head.
+        family: models whose layers do the same work share constants of the step time; None: plain.
         attention: attention FLOPs; None where not said (left out of the step time, with a note).
         kv_reads: KV a step reads; None stands for all that the groups hold of a sequence.
-        rank_share: part of the KV one rank holds, where the groups were planned for a number of
-            ranks; None where it follows from the two before.
         plan: what the groups were made of, for the settings they hold for; None where given.
         origins: field name to its source, or to ``assumption: reason``.
     """
@@ -163,9 +193,14 @@ class Model:
     kv_replicated: bool = False
     num_kv_heads: int | None = None
     precision: str = "bf16"
+    expert_parameters: float = 0.0
+    expert_precision: str | None = None
+    num_layers: int | None = None
+    hidden_size: int | None = None
+    vocab_size: int | None = None
+    family: str | None = None
     attention: tuple[AttentionTerm, ...] | None = None
     kv_reads: tuple[KVRead, ...] | None = None
-    rank_share: float | None = None
     plan: Plan | None = field(default=None, compare=False, repr=False)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -179,6 +214,10 @@ class Model:
         known = [size for size in sizes if size is not None]
         return max(known) if known and len(known) == len(sizes) else None
 
+    def with_draft_layer(self) -> Model:
+        """The model with its draft layer loaded: one more layer in the group it belongs to."""
+        return replace(self, groups=tuple(group.with_draft_layer() for group in self.groups))
+
     def kv_share(self, tensor_parallel: int) -> float:
         """Part of the KV that one rank holds: all where replicated, else its share of the heads.
 
@@ -187,8 +226,8 @@ class Model:
         Raises:
             KvsimError: the heads cannot be split over this many ranks.
         """
-        if self.rank_share is not None:
-            return self.rank_share
+        if self.plan is not None:
+            return self.plan.rank_share(tensor_parallel)
         if self.kv_replicated or tensor_parallel == 1:
             return 1.0
         if self.num_kv_heads is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from kvsim.catalog.derived import derived_model
 from kvsim.catalog.entries import AttentionTerm, Gpu, KVGroup, KVRead, LinkSpec, Model
 from kvsim.errors import KvsimError, show, unknown_name
 from kvsim.planning.config import Config, read_json
+from kvsim.planning.drafts import has_known_drafts
 from kvsim.planning.layers import Layer
-from kvsim.planning.plan import make_plan
+from kvsim.planning.plan import Plan, make_plan
 from kvsim.planning.settings import Settings
 
 OWN_CATALOG = "KVSIM_CATALOG"
@@ -130,7 +132,7 @@ def _from_config(
 ) -> Model:
     config = Config(json.loads(text), source)
     origins = {key: "as given" for key, _ in items}
-    plan = make_plan(config, settings)
+    plan = _planned(config, settings)
     return derived_model(name, config, plan, dict(items), origins, source)
 
 
@@ -186,12 +188,19 @@ def model_source(name: str) -> tuple[Mapping[str, Any] | None, str]:
     return config, source
 
 
+def _planned(config: Config, settings: Settings) -> Plan:
+    """The plan; of a drafter that is not the model's own nothing is known, so it is left out."""
+    if settings.draft_tokens and not has_known_drafts(config):
+        settings = replace(settings, draft_tokens=0)
+    return make_plan(config, settings)
+
+
 def _derived(
     name: str, data: Mapping[str, Any], settings: Settings, entry: Mapping[str, Any], source: str
 ) -> Model:
     values, origins = _given(entry)
     config = Config(data, f"model {name}")
-    return derived_model(name, config, make_plan(config, settings), values, origins, source)
+    return derived_model(name, config, _planned(config, settings), values, origins, source)
 
 
 def _config_of(name: str, entry: dict[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
@@ -242,7 +251,7 @@ def _changed(file_name: str) -> int:
 
 @cache
 def _own(file_name: str, changed: int) -> dict[str, Mapping[str, Mapping[str, Any]]]:
-    """The user's catalog file as it is since a time: gpus, models and links, as in the files here."""
+    """The user's catalog file, as it is since a time, in sections as the files here are."""
     path = Path(file_name)
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -306,3 +315,25 @@ def _origin(part: Mapping[str, Any]) -> str:
 def _with_origin(part: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {key: part[key] for key in part if key not in ("source", "assumption")}
     return {**numbers, "origin": _origin(part)}
+
+
+def step_times(path: Path | None = None) -> Mapping[str, Any]:
+    """Constants of the step time and what their fit says, as in the file.
+
+    Args:
+        path: a file of the same form; None for the catalog's.
+
+    Raises:
+        KvsimError: the file cannot be read, or is no such file.
+    """
+    if path is None:
+        return _read("step_times.yaml")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise KvsimError(f"{path}: cannot be read: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise KvsimError(f"{path}: is no YAML file of constants.") from None
+    if not isinstance(content, dict) or not isinstance(content.get("constants"), dict):
+        raise KvsimError(f"{path}: constants: is missing. Use a file that kvsim calibrate wrote.")
+    return content

@@ -27,6 +27,7 @@ from kvsim.cli import (
     run,
     schema,
     sweep,
+    times,
     trace,
     validate,
     verify,
@@ -46,7 +47,7 @@ app.command()(run.run)
 app.command()(sweep.sweep)
 app.command()(find.find)
 app.command()(compare.compare)
-app.command()(plot.plot)
+app.command(help=plot.help_text())(plot.plot)
 app.command()(report.report)
 app.command()(validate.validate)
 app.command()(capacity.capacity)
@@ -58,6 +59,7 @@ app.command()(verify.verify)
 app.add_typer(trace.app, name="trace")
 app.add_typer(reference.app, name="reference")
 app.add_typer(bench.app, name="bench")
+app.add_typer(times.app, name="times")
 
 
 def main() -> None:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvsim.cli.terminal import Json, print_json
+from kvsim.cli.terminal import Json, make_console, print_json, print_table, progress_bars
 from kvsim.errors import KvsimError, unknown_name
 
-app = typer.Typer(help="Time kvsim itself.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from kvsim.study.bench_times import Off, Prediction
+
+app = typer.Typer(
+    help="Time kvsim itself, and hold its step times against measurements.", no_args_is_help=True
+)
 
 
 @app.callback()
 def _root() -> None:
-    """Time kvsim itself."""
+    """Time kvsim itself, and hold its step times against measurements."""
 
 
 @app.command("core")
@@ -55,3 +62,100 @@ def bench_core(
     for name, value in timing.items():
         sys.stdout.write(f"{name:15} {value:,.4g}\n" if isinstance(value, float) else "")
         sys.stdout.write(f"{name:15} {value:,}\n" if isinstance(value, int) else "")
+
+
+@app.command("times")
+def bench_times(
+    measured: Annotated[
+        Path,
+        typer.Argument(metavar="MEASURED", help="Measurements: CSV, plain or gzip."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where points, tables and a plot are written."),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes. Default: all cores.")] = None,
+    validation: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a page of errors, fitted set-ups and others apart; slower.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Simulate every measured point, and say how far step times are off.
+
+    By model, GPU, engine and load; points that cannot be expressed are listed with the reason.
+    """
+    from kvsim.study import bench_times as bench
+    from kvsim.study.measured import read_measured
+
+    points = read_measured(measured)
+    with progress_bars(["points"]) as bar:
+        predictions = bench.predict_all(points, jobs=jobs, on_progress=bar("points"))
+    if validation is not None:
+        from kvsim.study.fitting_times import held_out_errors, observe_all
+        from kvsim.study.validation import validation_page
+        from kvsim.times.constants import catalog_constants
+
+        constants = catalog_constants()
+        seen = observe_all([p for p in points if p.left_out is None], constants, jobs=jobs)
+        page = validation_page(
+            predictions,
+            seen,
+            held_out_errors(seen, constants),
+            constants,
+            f"kvsim bench times {measured.name} --validation {validation.as_posix()}",
+        )
+        _write(validation, page)
+    found = bench.as_json(predictions)
+    if out is not None:
+        from kvsim.plots.style import save
+        from kvsim.plots.times import predicted_against_measured
+
+        out.mkdir(parents=True, exist_ok=True)
+        _write(out / "times.json", json.dumps(found, indent=2) + "\n")
+        save(predicted_against_measured(predictions), out / "times.png")
+    if as_json:
+        print_json(found)
+        return
+    _print_errors(predictions)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise KvsimError(f"{path}: cannot be written: {error.strerror}.") from None
+
+
+def _print_errors(predictions: Sequence[Prediction]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from kvsim.study import bench_times as bench
+
+    console = make_console()
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
+    for header in ("", "TPOT: n", "median", "p90", "bias", "TTFT: n", "median", "p90", "bias"):
+        table.add_column(header, justify="right" if header else "left", no_wrap=True)
+    ttft, tpot = bench.errors_of(predictions)
+    table.add_row("all", *_cells(tpot), *_cells(ttft))
+    for by in bench.GROUPS:
+        table.add_section()
+        for name, ttft, tpot in bench.grouped(predictions, by):
+            label = f"concurrency {name}" if by == "load" else name
+            table.add_row(label, *_cells(tpot), *_cells(ttft))
+    print_table(console, table)
+    reasons = bench.left_out(predictions)
+    for reason, ids in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        shown = ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")
+        console.print(f"Left out ({len(ids)}): {reason} [{shown}]", highlight=False, markup=False)
+
+
+def _cells(error: Off) -> tuple[str, ...]:
+    if error.n == 0:
+        return ("0", "", "", "")
+    return (f"{error.n:,}", f"{error.median:.1%}", f"{error.p90:.1%}", f"{error.bias:+.0%}")

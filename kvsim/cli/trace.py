@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from kvsim.cli import trace_fit, trace_synthesize
-from kvsim.cli.terminal import Json, make_console, print_json
+from kvsim.cli import trace_figures, trace_fit, trace_synthesize
+from kvsim.cli.terminal import Json, print_json
 from kvsim.errors import KvsimError, unknown_name
 
 if TYPE_CHECKING:
@@ -54,6 +54,20 @@ Seed = Annotated[int, typer.Option(min=0, help="What is drawn follows from it.")
 Strict = Annotated[
     bool, typer.Option("--strict", help="Refuse what would be put right with a notice.")
 ]
+SkipBad = Annotated[
+    bool,
+    typer.Option("--skip-bad", help="Leave out lines that cannot be used, up to 5 %, and count."),
+]
+TimeUnit = Annotated[
+    str, typer.Option(metavar="auto|s|ms|us|ns", help="Of the file's times; auto recognises it.")
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHAT=NAME,...",
+        help="Columns of a table: time, prompt, output, session, ids, delay.",
+    ),
+]
 Tokenizer = Annotated[
     str,
     typer.Option(metavar="NAME", help="Cuts text of logs: characters, or a tokenizer.json."),
@@ -65,6 +79,9 @@ def inspect_trace(
     trace: TraceFile,
     trace_format: Format = "auto",
     block_tokens: BlockTokens = None,
+    time_unit: TimeUnit = "auto",
+    columns: Columns = None,
+    skip_bad: SkipBad = False,
     capacity: Annotated[
         str | None,
         typer.Option(metavar="N,N,...", help="Cache sizes in blocks. Default: powers of 2."),
@@ -93,12 +110,20 @@ def inspect_trace(
     from kvsim.workload.inspection import inspect
     from kvsim.workload.traces import TraceOptions, open_trace_file
 
+    if plot is not None:
+        from kvsim.plots import check_picture
+
+        check_picture(plot)
     sizes = [] if capacity is None else _sizes(capacity)
     chosen_policy = _choice("--policy", policy, ("lru", "fifo"))
     chosen_window = _choice("--window", window, ("all", "last-half"))
     _check_starts(starts)
     options = TraceOptions(
-        limit=limit, block_tokens=block_tokens, strict=strict, tokenizer=tokenizer
+        limit=limit,
+        block_tokens=block_tokens,
+        strict=strict,
+        tokenizer=tokenizer,
+        **_reading(time_unit, columns, skip_bad),
     )
 
     def opened(shared_tails: bool) -> Trace:
@@ -118,13 +143,13 @@ def inspect_trace(
         shared=None if first.block_tokens is None else opened(True),
     )
     if plot is not None:
-        from kvsim.plots import trace_reuse
+        from kvsim.plots import save, trace_reuse
 
-        trace_reuse(found, trace.name, plot)
+        save(trace_reuse(found, trace.name), plot)
     if as_json:
         print_json(found.figures)
     else:
-        _show(trace, found.figures)
+        trace_figures.show(found.figures)
 
 
 @app.command()
@@ -133,6 +158,9 @@ def convert(
     out: OutFile,
     trace_format: Format = "auto",
     block_tokens: BlockTokens = None,
+    time_unit: TimeUnit = "auto",
+    columns: Columns = None,
+    skip_bad: SkipBad = False,
     coarsen: Annotated[
         int | None,
         typer.Option(min=1, max=2**20, metavar="N", help="Tokens a written id stands for."),
@@ -153,11 +181,25 @@ def convert(
         limit=limit,
         strict=strict,
         tokenizer=tokenizer,
+        **_reading(time_unit, columns, skip_bad),
     )
     if coarsen is not None and coarsen % tokens:
         text = f"{coarsen} is no multiple of the {tokens} tokens that an id of {trace} stands for"
         raise KvsimError(f"--coarsen: {text}.")
-    _write(out, requests, coarsen or tokens)
+    from kvsim.workload.prompts import Prompts, PromptsReader
+    from kvsim.workload.traces import TraceOptions, open_trace_file
+
+    read = PromptsReader(requests)
+    _write(out, iter(read), coarsen or tokens)
+    before = read.prompts()
+    if before.returns.any():
+        written = Prompts.from_requests(open_trace_file(out, TraceOptions()).requests())
+        rates = [100 * prompts.ideal_token_hit_rate() for prompts in (before, written)]
+        sys.stderr.write(
+            f"Note: {before.returns.sum():,} answers come back in later prompts, and Mooncake's "
+            f"rows have no ids for answers: ideal hits {rates[1]:.1f}% of tokens, {rates[0]:.1f}% "
+            "before.\n"
+        )
 
 
 @app.command()
@@ -167,16 +209,34 @@ def sample(
     share: Annotated[float, typer.Option(metavar="0..1", help="Share of the sessions kept.")],
     trace_format: Format = "auto",
     block_tokens: BlockTokens = None,
+    time_unit: TimeUnit = "auto",
+    columns: Columns = None,
+    skip_bad: SkipBad = False,
     starts: Starts = None,
     seed: Seed = 0,
 ) -> None:
-    """Keep a random share of the sessions, each whole; of the requests where there are none."""
-    from kvsim.workload.traces.editing import sampled
+    """Keep a random share of the sessions, each whole.
+
+    Where there are none, prompts with the same beginning are kept or left together, and the ideal
+    hit rate before and after says how well that went.
+    """
+    from kvsim.results.tables import percent
+    from kvsim.workload.prompts import Prompts, PromptsReader
+    from kvsim.workload.traces.editing import families, sampled
 
     if not 0 < share <= 1:
         raise KvsimError(f"--share: {share:g} is out of range. Use a share above 0, up to 1.")
-    requests, tokens = _opened(trace, trace_format, block_tokens, starts, seed)
-    _write(out, sampled(requests, share, seed), tokens)
+
+    def opened(notices: bool) -> tuple[Iterator[Request], int]:
+        reading = _reading(time_unit, columns, skip_bad)
+        return _opened(trace, trace_format, block_tokens, starts, seed, notices=notices, **reading)
+
+    requests, tokens = opened(True)
+    everything = Prompts.from_requests(requests)
+    kept = PromptsReader(sampled(opened(False)[0], share, seed, families(everything)))
+    _write(out, iter(kept), tokens)
+    before, after = everything.ideal_token_hit_rate(), kept.prompts().ideal_token_hit_rate()
+    sys.stdout.write(f"ideal hits: {percent(after)} of tokens, {percent(before)} before\n")
 
 
 @app.command()
@@ -188,13 +248,24 @@ def scale(
     ],
     trace_format: Format = "auto",
     block_tokens: BlockTokens = None,
+    time_unit: TimeUnit = "auto",
+    columns: Columns = None,
+    skip_bad: SkipBad = False,
     starts: Starts = None,
     seed: Seed = 0,
 ) -> None:
     """Stretch or press the times of a trace, also those between the turns of a session."""
     if not 0 < time < 1e9:
         raise KvsimError(f"--time: {time:g} is out of range. Use a factor above 0.")
-    requests, tokens = _opened(trace, trace_format, block_tokens, starts, seed, time_scale=time)
+    requests, tokens = _opened(
+        trace,
+        trace_format,
+        block_tokens,
+        starts,
+        seed,
+        time_scale=time,
+        **_reading(time_unit, columns, skip_bad),
+    )
     _write(out, requests, tokens)
 
 
@@ -204,18 +275,41 @@ def merge(
     out: Annotated[Path, typer.Option("--out", metavar="OUT", help="New file, as for convert.")],
     trace_format: Format = "auto",
     block_tokens: BlockTokens = None,
+    time_unit: TimeUnit = "auto",
+    columns: Columns = None,
+    skip_bad: SkipBad = False,
     starts: Starts = None,
     seed: Seed = 0,
 ) -> None:
     """Play several traces at once; what one shares is never shared with another."""
     from kvsim.workload.traces.editing import merged
 
-    opened = [_opened(trace, trace_format, block_tokens, starts, seed) for trace in traces]
+    reading = _reading(time_unit, columns, skip_bad)
+    opened = [
+        _opened(trace, trace_format, block_tokens, starts, seed, **reading) for trace in traces
+    ]
     sizes = sorted({tokens for _, tokens in opened})
     if len(sizes) > 1:
         text = f"the traces have blocks of {', '.join(map(str, sizes))} tokens"
         raise KvsimError(f"{text}. Convert them to one size first, or give exact ones the other's.")
     _write(out, merged([requests for requests, _ in opened]), sizes[0])
+
+
+def _reading(time_unit: str, columns: str | None, skip_bad: bool) -> dict[str, Any]:
+    """Options of how a file is read."""
+    from kvsim.workload.traces import COLUMNS
+
+    named = None
+    if columns is not None:
+        named = dict(part.strip().partition("=")[::2] for part in columns.split(","))
+        wrong = next(
+            (what for what, name in named.items() if not name or what not in COLUMNS), None
+        )
+        if wrong is not None:
+            text = f"{columns!r} is not WHAT=NAME,... with WHAT one of {', '.join(COLUMNS)}"
+            raise KvsimError(f"--columns: {text}. Write it as in time=arrived_at,prompt=tokens.")
+    unit = _choice("--time-unit", time_unit, ("auto", "s", "ms", "us", "ns"))
+    return {"time_unit": unit, "columns": named, "skip_bad": skip_bad}
 
 
 def _format(name: str) -> str:
@@ -260,6 +354,8 @@ def _opened(
     block_tokens: int | None,
     starts: str | None,
     seed: int,
+    *,
+    notices: bool = True,
     **options: Any,
 ) -> tuple[Iterator[Request], int]:
     """The requests of a trace by time, and the tokens of its blocks."""
@@ -276,8 +372,9 @@ def _opened(
 
     def noticed() -> Iterator[Request]:
         yield from requests
-        for notice in opened.warnings:
-            sys.stderr.write(f"Note: {notice}\n")
+        if notices:
+            for notice in opened.warnings:
+                sys.stderr.write(f"Note: {notice}\n")
 
     return noticed(), opened.block_tokens or block_tokens or EXACT_BLOCK_TOKENS
 
@@ -287,72 +384,6 @@ def _write(out: Path, requests: Iterator[Request], block_tokens: int) -> None:
 
     num_requests = write_mooncake(out, requests, block_tokens)
     sys.stdout.write(f"{out}: {num_requests:,} requests, an id for every {block_tokens} tokens\n")
-
-
-_WHO_SAYS = {
-    "format": "as the format has it",
-    "file": "as the file says",
-    "given": "as given",
-    "inferred": "inferred from lengths and numbers of ids",
-    "chosen": "chosen, as the trace has no ids",
-}
-
-
-def _show(trace: Path, figures: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    from kvsim.results.tables import percent, seconds, short
-
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-
-    def spread(lengths: dict[str, float]) -> str:
-        named = [f"{name} {value:,.0f}" for name, value in lengths.items() if name != "sum"]
-        return ", ".join(named)
-
-    span = f"{figures['span_s']:,.0f} s"
-    if figures["requests_per_s"] is not None:
-        span += f", {figures['requests_per_s']:.3g} requests/s"
-    table.add_row("format", figures["format"])
-    sessions = figures["sessions"]
-    text = f"{figures['requests']:,}" + (f" in {sessions:,} sessions" if sessions else "")
-    table.add_row("requests", text)
-    table.add_row("span", f"{span} (times: {figures['times']})")
-    table.add_row("prompt tokens", spread(figures["prompt_tokens"]))
-    table.add_row("output tokens", spread(figures["output_tokens"]))
-    who = _WHO_SAYS[figures["block_tokens_from"]]
-    table.add_row("block", f"{figures['block_tokens']} tokens, {who}")
-    single = percent(figures["single_use_share"])
-    table.add_row("different blocks", f"{figures['blocks']:,}, {single} of them used once")
-    reuse = figures["reuse_time_s"]
-    if reuse is not None:
-        named = [f"{name} {seconds(value)}" for name, value in reuse.items()]
-        table.add_row("reused after", ", ".join(named))
-    ideal = f"{percent(figures['ideal_token_hit_rate'])} of tokens, if nothing is evicted"
-    upper = figures["ideal_token_hit_rate_shared_tails"]
-    if upper is not None:
-        ideal += f" (partial tails distinct; {percent(upper)} if shared)"
-    table.add_row("ideal hits", ideal)
-    working = [window["blocks"] for window in figures["working_set"]]
-    if working:
-        each_s = figures["span_s"] / len(working)
-        least, most = short(min(working)), short(max(working))
-        table.add_row("working set", f"{least} to {most} blocks in {seconds(each_s)}")
-    console = make_console()
-    console.print(table, highlight=False)
-    capacities = Table(box=None, pad_edge=False)
-    policy = figures["capacities"][0]["policy"].upper()
-    capacities.add_column(f"{policy} blocks", justify="right")
-    capacities.add_column("token hits", justify="right")
-    for point in figures["capacities"]:
-        capacities.add_row(f"{point['blocks']:,}", percent(point["token_hit_rate"]))
-    console.print()
-    console.print(capacities, highlight=False)
-    if figures["window"] != "all":
-        console.print(f"Hits of the {figures['window'].replace('-', ' ')} of the requests.")
-    for notice in figures["notices"]:
-        console.print(f"Note: {notice}", style="yellow", highlight=False, markup=False)
 
 
 app.command("synthesize")(trace_synthesize.synthesize)

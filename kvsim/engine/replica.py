@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import simpy
 
 from kvsim.cache.manager import Hit, KVCache
 from kvsim.cache.spec import FULL
 from kvsim.engine.clock import Clock
+from kvsim.engine.jobs import Job, StepPlan
 from kvsim.engine.offloading import Offloading
-from kvsim.engine.scheduler import Job, Scheduler, StepPlan
+from kvsim.engine.scheduler import Scheduler
 from kvsim.metrics.records import NO_UTILIZATION, RequestLog, RequestRecord, TimelineLog
-from kvsim.times.step_time import StepTimeParams
+from kvsim.offload.transfers import Transfers
+from kvsim.times.step_time import StepTimeParams, request_seconds
 from kvsim.workload.request import Request
 
 
@@ -23,6 +26,27 @@ class _Ticket:
 
     record: RequestRecord
     done: simpy.Event | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step in flight.
+
+    Attributes:
+        computes: whether it computes anything; it takes no time otherwise.
+        transfers: what it moves; None without a tier.
+        names: of the requests that compute something, where there is a tier.
+        is_early: requests can run in the next step though their loads are under way.
+    """
+
+    computes: bool = True
+    transfers: Transfers | None = None
+    names: list[str] = field(default_factory=list)
+    is_early: bool = False
+
+
+_IN_FLIGHT = _Step()
+"""One without transfers."""
 
 
 class Replica:
@@ -71,6 +95,7 @@ class Replica:
         self._one_by_one = one_by_one
         self._num_submitted = 0
         self._tickets: dict[Job, _Ticket] = {}
+        self._steps: deque[_Step] = deque()  # in flight, the oldest first
         self._num_calls = 0
         self._woken = clock.event()
         self._offloading = offloading
@@ -102,8 +127,23 @@ class Replica:
         if reason is not None:
             self._refuse(_Ticket(record, done), reason)
             return
-        self._tickets[self.scheduler.add(request)] = _Ticket(record, done)
+        outside_s = request_seconds(self._step_time, request.num_prompt_tokens)
+        if outside_s > 0:
+            self._clock.process(self._enter_later(request, _Ticket(record, done), outside_s))
+        else:
+            self._enter(request, _Ticket(record, done))
+
+    def _enter(self, request: Request, ticket: _Ticket) -> None:
+        """The scheduler hears of a request."""
+        self._tickets[self.scheduler.add(request)] = ticket
         self._wake()
+
+    def _enter_later(
+        self, request: Request, ticket: _Ticket, outside_s: float
+    ) -> Generator[simpy.Event, None, None]:
+        """The scheduler hears of a request after the work that is done outside of steps."""
+        yield self._clock.at(self._clock.now + outside_s)
+        self._enter(request, ticket)
 
     def _wake(self) -> None:
         """Somebody has arrived, or a transfer is done."""
@@ -141,10 +181,14 @@ class Replica:
         return True
 
     def _work(self) -> Generator[simpy.Event, None, None]:
-        clock, scheduler = self._clock, self.scheduler
+        """Plan while fewer steps are in flight than may be; else let the oldest run to its end.
+
+        A step begins when the one ahead of it has ended, and that is when the next one is planned.
+        """
+        clock, scheduler, steps = self._clock, self.scheduler, self._steps
         while True:
             self._report_transfers()
-            if not scheduler.has_work:
+            if not scheduler.has_work and not steps:
                 self._note_state()
                 while not scheduler.has_work:
                     yield from self._sleep(self._num_calls)
@@ -152,10 +196,11 @@ class Replica:
                 self._note_state()
             if not self._one_by_one and scheduler.only_decodes:
                 until_s = min(clock.peek(), max(self._next_entry_s, clock.now))
-                end_s, finished = scheduler.decode_run(self._step_time, clock.now, until_s)
+                end_s, firsts, finished = scheduler.decode_run(self._step_time, clock.now, until_s)
+                self._follow_run()
                 if end_s > clock.now or finished:
                     yield clock.at(end_s)
-                    if self._end(finished):
+                    if self._end(firsts, finished):
                         yield clock.at(end_s)
                     continue
             num_calls = self._num_calls
@@ -170,23 +215,69 @@ class Replica:
                 self._refuse(self._tickets.pop(plan.stuck), self._too_large(needed))
                 yield clock.at(now_s)  # whoever waits for it may submit the next one
                 continue
-            yield from self._begin_transfers(plan)
-            if not scheduler.scheduled_any:
-                # Only transfers keep it from going on; or the only running request was preempted,
-                # which is admitted next.
-                if scheduler.in_flight and not self._is_early(plan):
-                    yield from self._sleep(num_calls)
+            self._hand_over(plan)
+            if plan.num_computing and len(steps) < scheduler.config.depth:
                 continue
-            duration_s = scheduler.duration_s(self._step_time)
-            yield from self._compute(plan, duration_s)
+            if steps:
+                yield from self._run_oldest(num_calls)
+
+    def _hand_over(self, plan: StepPlan) -> None:
+        """A planned step stands behind those in flight; its loads begin."""
+        offloading, transfers = self._offloading, plan.transfers
+        if plan.num_computing:
+            self.scheduler.duration_s(self._step_time)
+        elif offloading is None:
+            return
+        if offloading is None or transfers is None:
+            self._steps.append(_IN_FLIGHT)
+            return
+        offloading.begin(transfers.loads)
+        offloading.begin_disk()
+        for load, job in zip(plan.loading, transfers.loads, strict=True):
+            start = load.hit.tokens
+            num_tokens = load.job.sequence.content.num_tokens
+            offloading.note_load(job, num_tokens, start, start + load.job.num_external)
+        is_early = offloading.overlap_loads and bool(transfers.loads)
+        if is_early:
+            self.scheduler.complete(offloading.let_run_early(transfers.loads))
+        names = [job.request.request_id for job, _ in self.scheduler.scheduled()]
+        self._steps.append(_Step(bool(plan.num_computing), transfers, names, is_early))
+
+    def _run_oldest(self, num_calls: int) -> Generator[simpy.Event, None, None]:
+        """The oldest step runs to its end.
+
+        Stores whose blocks are handed out again have to end before it, loads of requests that
+        run already before its end; what it computed is stored from its end on.
+        """
+        step, offloading, clock = self._steps.popleft(), self._offloading, self._clock
+        transfers = step.transfers
+        flushed = [] if transfers is None else transfers.flushed
+        if offloading is not None and flushed and (ends := offloading.under_way(flushed)):
+            yield simpy.AllOf(clock, ends)
+        if step.computes:
+            yield clock.at(clock.now + self.scheduler.oldest_duration_s)
+        if offloading is not None and transfers is not None:
+            if ends := offloading.still_loading(step.names):
+                yield simpy.AllOf(clock, ends)
+            offloading.begin(transfers.stores)
+        if step.computes:
             end_s = clock.now
-            firsts, finished = scheduler.end_step()
-            for job in firsts:
-                record = self._tickets[job].record
-                if record.first_token_s is None:
-                    record.first_token_s = end_s
-            if self._end(finished):
+            if self._end(*self.scheduler.end_step()):
                 yield clock.at(end_s)
+        elif any(step.computes for step in self._steps) or step.is_early:
+            return
+        elif self._steps:
+            # What was planned behind it computes nothing either: it is over as well.
+            yield from self._run_oldest(num_calls)
+        elif self.scheduler.transfers_in_flight:
+            # Only transfers keep it from going on. (Else the only running request was preempted,
+            # which is admitted next.)
+            yield from self._sleep(num_calls)
+
+    def _follow_run(self) -> None:
+        """After a run of steps without transfers as many are in flight as the scheduler says."""
+        self._steps.clear()
+        self._steps.extend([_IN_FLIGHT] * self.scheduler.num_in_flight)
 
     def _sleep(self, num_calls: int) -> Generator[simpy.Event, None, None]:
         """Until somebody arrives or a transfer is done, after so many times that it was so."""
@@ -203,43 +294,13 @@ class Replica:
             self.scheduler.complete(done)
             offloading.begin_disk()
 
-    def _begin_transfers(self, plan: StepPlan) -> Generator[simpy.Event, None, None]:
-        """Loads begin at once; stores whose blocks are handed out again have to end first."""
-        offloading, transfers = self._offloading, plan.transfers
-        if offloading is None or transfers is None:
-            return
-        offloading.begin(transfers.loads)
-        offloading.begin_disk()
-        for load, job in zip(plan.loading, transfers.loads, strict=True):
-            start = load.hit.tokens
-            num_tokens = load.job.sequence.content.num_tokens
-            offloading.note_load(job, num_tokens, start, start + load.job.num_external)
-        if offloading.overlap_loads and transfers.loads:
-            self.scheduler.complete(offloading.let_run_early(transfers.loads))
-        if transfers.flushed and (ends := offloading.under_way(transfers.flushed)):
-            yield simpy.AllOf(self._clock, ends)
-        if not self.scheduler.scheduled_any:
-            offloading.begin(transfers.stores)
-
-    def _is_early(self, plan: StepPlan) -> bool:
-        """Whether requests can run in the next step though their loads are under way."""
-        offloading = self._offloading
-        return offloading is not None and offloading.overlap_loads and bool(plan.loading)
-
-    def _compute(self, plan: StepPlan, duration_s: float) -> Generator[simpy.Event, None, None]:
-        """The planned step runs; what it computed is stored from its end on."""
-        yield self._clock.at(self._clock.now + duration_s)
-        offloading, transfers = self._offloading, plan.transfers
-        if offloading is None or transfers is None:
-            return
-        names = [job.request.request_id for job, _ in self.scheduler.scheduled()]
-        if ends := offloading.still_loading(names):
-            yield simpy.AllOf(self._clock, ends)
-        offloading.begin(transfers.stores)
-
-    def _end(self, finished: list[Job]) -> bool:
+    def _end(self, firsts: list[Job], finished: list[Job]) -> bool:
         """A step has ended now; whether somebody has waited for one of the finished requests."""
         self.end_s = now_s = self._clock.now
+        for job in firsts:
+            record = self._tickets[job].record
+            if record.first_token_s is None:
+                record.first_token_s = now_s
         waited = False
         for job in finished:
             ticket = self._tickets.pop(job)

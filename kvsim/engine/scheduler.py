@@ -1,169 +1,93 @@
-"""Plans a step: running requests first, in order, then waiting ones, first come first served.
+"""Plans steps: running requests first, in order, then waiting ones.
 
-Knows no time: a step is planned, and later ended. What the engine's scheduler does synchronously,
-with chunked prompts and without speculative tokens, this one does in the same order.
+Knows no time: a step is planned and put in flight, and later ended. What the engine's synchronous
+and its asynchronous scheduler do, with chunked prompts and with draft tokens, this one does in the
+same order.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from kvsim.cache.content import Content
-from kvsim.cache.manager import Hit, KVCache, Sequence
+from kvsim.cache.holding import HeldBlocks
+from kvsim.cache.manager import KVCache
+from kvsim.cache.manager import Sequence as CacheSequence
+from kvsim.engine.admission import Admission
+from kvsim.engine.jobs import Job, SchedulerConfig, StepPlan
 from kvsim.engine.stepping import (
+    ACCEPTED,
     BUDGET,
+    DRAFTS,
     FINISHED,
     FIRST_TOKEN,
+    GONE,
+    IN_FLIGHT,
+    LENGTH,
+    MAKES,
     NUM_STEPS,
     NUM_TOKENS,
+    OLDEST,
+    PLANNED,
+    PROCESSED,
+    SCHEDULED,
+    SERIAL,
+    SLOT,
     any_prefill,
     decode_run,
+    draw_accepted,
     end_step,
-    make_batch,
+    launch,
     schedule_running,
     step_duration,
 )
-from kvsim.offload.transfers import Connector, Transfers
+from kvsim.offload.transfers import Connector
 from kvsim.times.step_time import StepTimeParams
 from kvsim.workload.request import Request
 
 
-@dataclass(slots=True, eq=False)
-class Job:
-    """A request in the engine.
-
-    Attributes:
-        request: what arrived.
-        sequence: its tokens and the blocks they hold.
-        num_preemptions: how often it lost its blocks.
-        hit: what its first admission found; None before.
-        num_external: tokens beyond the hit that were loaded when it last got its blocks.
-    """
-
-    request: Request
-    sequence: Sequence
-    num_preemptions: int = 0
-    hit: Hit | None = None
-    num_external: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Load:
-    """A request that holds the blocks it loads to, and does not run yet.
-
-    Attributes:
-        job: the request.
-        hit: the local hit it holds as well.
-        has_arrived: what it loads is there.
-        is_cached: and is entered in the index.
-    """
-
-    job: Job
-    hit: Hit
-    has_arrived: bool = False
-    is_cached: bool = False
-
-
-@dataclass(slots=True)
-class StepPlan:
-    """What a step does.
-
-    Attributes:
-        started: requests admitted for the first time, in order, with their hits.
-        resumed: requests that come back after a preemption, in order, with their hits.
-        preempted: requests that lost their blocks, in order.
-        stuck: a request that cannot ever be admitted: it does not fit though nothing runs.
-        external: requests that asked the connector, with the tokens it can load, in order.
-        deferred: requests that the connector wants to be asked again, in order.
-        loading: requests that got blocks to load to, in order.
-        transfers: what the step moves; None without a connector.
-    """
-
-    started: list[tuple[Job, Hit]] = field(default_factory=list)
-    resumed: list[tuple[Job, Hit]] = field(default_factory=list)
-    preempted: list[Job] = field(default_factory=list)
-    stuck: Job | None = None
-    external: list[tuple[Job, int]] = field(default_factory=list)
-    deferred: list[Job] = field(default_factory=list)
-    loading: list[Load] = field(default_factory=list)
-    transfers: Transfers | None = None
-
-
-@dataclass(slots=True)
-class Counters:
-    """Prefix-cache counters in tokens: first admissions, and readmissions apart.
-
-    All stay 0 with caching off, as the engine's do.
-    """
-
-    queries: int = 0
-    hits: int = 0
-    preempted_requests: int = 0
-    preempted_queries: int = 0
-    preempted_hits: int = 0
-    preemptions: int = 0
-
-
-class Scheduler:
-    """First come, first served, with chunked prompts and preemption of the latest.
-
-    Attributes:
-        cache: where blocks come from.
-        running: jobs that hold blocks, in the order of admission.
-        waiting: jobs that do not, the next one first.
-        loading: who holds the blocks it loads to, in order; they run before all who wait.
-        connector: between the cache and a tier; None without one.
-        counters: tokens looked up and hit, preemptions.
-    """
+class Scheduler(Admission):
+    """Chunked prompts, preemption, one step in flight or two; see `Admission`."""
 
     def __init__(
-        self,
-        cache: KVCache,
-        *,
-        max_num_batched_tokens: int,
-        max_num_seqs: int,
-        max_model_len: int,
-        long_prefill_token_threshold: int = 0,
-        connector: Connector | None = None,
+        self, cache: KVCache, config: SchedulerConfig, connector: Connector | None = None
     ) -> None:
         """Make a scheduler without requests.
 
         Args:
-            cache: made for at least ``max_num_batched_tokens`` in flight.
-            max_num_batched_tokens: tokens a step can compute.
-            max_num_seqs: requests that can run at once.
-            max_model_len: longest sequence in tokens.
-            long_prefill_token_threshold: most tokens of a chunk while more than one request is
-                in the system; 0 for no limit.
+            cache: made for at least ``config.max_in_flight_tokens``.
+            config: what it goes by.
             connector: asked for hits in a tier, and told what is computed.
         """
-        self.cache = cache
-        self.max_num_batched_tokens = max_num_batched_tokens
-        self.max_num_seqs = max_num_seqs
-        self.max_model_len = max_model_len
-        self.long_prefill_token_threshold = long_prefill_token_threshold
-        self.running: list[Job] = []
-        self.waiting: deque[Job] = deque()
-        self.loading: list[Load] = []
-        self.connector = connector
-        self.counters = Counters()
-        self._batch = make_batch(max_num_seqs)
+        super().__init__(cache, config, connector)
+        # With a connector that loads, a step in flight could still write to blocks given back.
+        self._defers_frees = connector is not None and config.depth > 1
+        self._held: deque[tuple[int, HeldBlocks]] = deque()  # and the step that has to end first
+        self._stale: dict[tuple[int, int], Job] = {}  # preempted with a step in flight
+        self._last_prefill = 0  # number of a step
+        self._waits_for_room = False
+
+    # --- what there is ---
 
     @property
     def has_work(self) -> bool:
-        """Whether any request runs or waits, or the connector is to hear of finished ones."""
-        if self.running or self.waiting or self.loading:
+        """Whether any request runs or waits, a step is in flight, or the connector has news."""
+        if self.running or self.waiting or self.loading or self.num_in_flight:
             return True
         return self.connector is not None and self.connector.has_news
 
     @property
-    def in_flight(self) -> bool:
+    def transfers_in_flight(self) -> bool:
         """Whether a transfer is under way."""
         return self.connector is not None and self.connector.in_flight
+
+    @property
+    def num_in_flight(self) -> int:
+        """Steps that are planned and have not ended."""
+        return int(self._batch.meter[IN_FLIGHT])
 
     @property
     def num_steps(self) -> int:
@@ -175,10 +99,12 @@ class Scheduler:
         """Tokens computed so far."""
         return int(self._batch.meter[NUM_TOKENS])
 
+    # --- arrivals ---
+
     def add(self, request: Request) -> Job:
-        """A request arrives at the end of the waiting queue."""
-        job = Job(request, Sequence(request.content, request.num_prompt_tokens))
-        self.waiting.append(job)
+        """A request arrives."""
+        job = Job(request, CacheSequence(request.content, request.num_prompt_tokens))
+        self.waiting.add(job)
         if self.connector is not None:
             self.connector.arrive(
                 job.sequence, request.request_id, request.output_uid, self._end_tokens(request)
@@ -193,57 +119,75 @@ class Scheduler:
         for load in self.loading:
             load.has_arrived |= load.job.sequence in arrived
 
+    # --- a step ---
+
     def plan(self) -> StepPlan:
-        """Schedule a step: blocks are taken, nothing is computed yet."""
+        """Schedule a step: blocks are taken, and it is in flight if it computes anything."""
         plan = StepPlan()
         batch = self._batch
-        batch.meter[BUDGET] = self.max_num_batched_tokens
-        threshold = self.long_prefill_token_threshold
-        if len(self.running) + len(self.waiting) + len(self.loading) <= 1:
+        batch.meter[BUDGET] = self.config.max_num_batched_tokens
+        threshold = self.config.long_prefill_token_threshold
+        num_requests = len(self.running) + len(self.waiting) + len(self.loading)
+        if num_requests <= 1 and self._profile.spares_lone_prefills:
             threshold = 0  # nobody else would have to wait
-        scheduled = 0
-        while scheduled < len(self.running):
-            scheduled = schedule_running(
-                self.cache.arrays,
-                batch,
-                scheduled,
-                len(self.running),
-                threshold,
-                self.max_model_len,
-            )
-            if scheduled < len(self.running):
-                plan.preempted.append(self._preempt_latest())
+        defer_prefills = self._defers_prefills
+        self._schedule_running(plan, threshold, defer_prefills)
         if not plan.preempted:
-            blocked = self._admit(plan, threshold)
-            if blocked is not None and not self.running and not self.in_flight:
+            blocked = self._admit(plan, threshold, defer_prefills)
+            if blocked is not None and self._nothing_will_free:
                 self._give_up(blocked)
                 plan.stuck = blocked
         if self.connector is not None:
             plan.transfers = self.connector.build([job.sequence for job, _ in self.scheduled()])
+        plan.num_computing = launch(self.cache.arrays, batch, len(self.running))
+        if self.config.prefill_schedule_interval > 1 and not defer_prefills:
+            self._note_prefills(plan)
         return plan
 
     def scheduled(self) -> list[tuple[Job, int]]:
-        """The planned step's jobs in order, with the tokens each computes."""
+        """The jobs of the step planned last, in order, with the tokens each computes."""
         tokens = self._batch.scheduled[: len(self.running)].tolist()
         return [(job, n) for job, n in zip(self.running, tokens, strict=True) if n]
 
-    @property
-    def scheduled_any(self) -> bool:
-        """Whether the planned step computes anything."""
-        return bool(self._batch.scheduled[: len(self.running)].any())
+    def planned_tokens(self) -> list[tuple[int, bool]]:
+        """For each of ``scheduled``: how many tokens are drafts, and whether it makes new ones."""
+        flight = self._batch.flights[
+            (self._batch.meter[OLDEST] + self._batch.meter[IN_FLIGHT] - 1) % self.config.depth
+        ]
+        num = flight[LENGTH, 0]
+        makes = flight[MAKES, :num].astype(bool).tolist()
+        return list(zip(flight[DRAFTS, :num].tolist(), makes, strict=True))
 
     def duration_s(self, params: StepTimeParams) -> float:
-        """Seconds the planned step takes; it counts as taken from now on."""
-        return float(step_duration(params, self._batch, len(self.running)))
+        """Seconds that the step planned last takes; it counts as taken from now on."""
+        batch = self._batch
+        seconds = float(step_duration(params, batch, len(self.running)))
+        newest = (batch.meter[OLDEST] + batch.meter[IN_FLIGHT] - 1) % self.config.depth
+        batch.seconds[newest] = seconds
+        return seconds
 
-    def end_step(self) -> tuple[list[Job], list[Job]]:
-        """The planned step is over.
+    @property
+    def oldest_duration_s(self) -> float:
+        """Seconds that the oldest step in flight takes."""
+        return float(self._batch.seconds[self._batch.meter[OLDEST]])
+
+    def end_step(self, accepted: Sequence[int] | None = None) -> tuple[list[Job], list[Job]]:
+        """The oldest step in flight is over.
+
+        Args:
+            accepted: how many drafts of each of its requests were accepted; drawn where not given.
 
         Returns:
             The jobs whose first token it made, and those it finished, which gave their blocks
             back; each in order.
         """
-        num_outcomes = end_step(self.cache.arrays, self._batch, len(self.running))
+        batch = self._batch
+        if accepted is not None:
+            batch.flights[batch.meter[OLDEST], ACCEPTED, : len(accepted)] = accepted
+        processed = int(batch.meter[PROCESSED]) + 1
+        while self._held and self._held[0][0] <= processed:
+            self.cache.give_back(self._held.popleft()[1])
+        num_outcomes = end_step(self.cache.arrays, batch)
         return self._outcomes() if num_outcomes else ([], [])
 
     @property
@@ -252,198 +196,197 @@ class Scheduler:
 
         All running requests decode within the budget, and nobody who waits could join.
         """
-        if self.connector is not None and not self.connector.idle:
+        if self._held or (self.connector is not None and not self.connector.idle):
             return False
         num = len(self.running)
         return (
-            0 < num <= self.max_num_batched_tokens
-            and (not (self.waiting or self.loading) or num >= self.max_num_seqs)
+            0 < num * (1 + len(self.config.acceptance)) <= self.config.max_num_batched_tokens
+            and (not (self.waiting or self.loading) or num >= self.config.most_running)
             and not any_prefill(self.cache.arrays, self._batch, num)
         )
 
     def decode_run(
         self, params: StepTimeParams, now_s: float, until_s: float
-    ) -> tuple[float, list[Job]]:
+    ) -> tuple[float, list[Job], list[Job]]:
         """Take decode steps in one go, each as ``plan`` and ``end_step`` would take it.
 
         Args:
             params: what a step's time depends on.
-            now_s: when the first step begins.
-            until_s: no step begins at or after this time, but the first.
+            now_s: now; no step is in flight, or one that begins now.
+            until_s: no step is planned at or after this time, but the first.
 
         Returns:
-            When the last step ends, ``now_s`` where none could be taken safely; and the jobs it
-            finished.
+            When the last step ends, ``now_s`` where none could be taken safely; the jobs whose
+            first token that one made, and those it finished.
         """
-        end_s, num_finished = decode_run(
-            self.cache.arrays, params, self._batch, len(self.running), now_s, until_s
+        end_s, num_outcomes = decode_run(
+            self.cache.arrays,
+            params,
+            self._batch,
+            len(self.running),
+            self.config.max_model_len,
+            now_s,
+            until_s,
         )
-        return end_s, self._outcomes()[1] if num_finished else []
+        firsts, finished = self._outcomes() if num_outcomes else ([], [])
+        return end_s, firsts, finished
 
-    def _admit(self, plan: StepPlan, threshold: int) -> Job | None:
-        """Let requests begin to run or to load, as long as there is room.
+    # --- running requests ---
 
-        Returns:
-            The first one there were no blocks for, or None.
-        """
-        cache, connector = self.cache, self.connector
-        if self.loading and (blocked := self._admit_loaded(plan, threshold)) is not None:
-            return blocked
-        deferred = plan.deferred
-        blocked = None
-        while self.waiting and self._has_room:
-            job = self.waiting[0]
-            sequence = job.sequence
-            hit = cache.lookup(sequence)
-            num_external = 0
-            if connector is not None:
-                answer = connector.match(sequence, hit.tokens)
-                if answer is None:
-                    deferred.append(self.waiting.popleft())
-                    continue
-                num_external = answer
-                plan.external.append((job, num_external))
-            num_new = self._num_new(sequence.content.num_tokens - hit.tokens, threshold)
-            if num_external:
-                done = cache.allocate_load(
-                    sequence, hit, num_external, num_reserved=self._num_reserved()
-                )
-            else:
-                done = cache.allocate(sequence, num_new, hit=hit, full_fit=True)
-            if not done:
-                blocked = job
-                break
-            self.waiting.popleft()
-            if job.num_preemptions == 0:
-                job.hit = hit
-            job.num_external = num_external
-            self._count(job, sequence.content.num_tokens, hit.tokens)
-            if num_external:
-                load = Load(job, hit)
-                self.loading.append(load)
-                plan.loading.append(load)
-            else:
-                self._run(job, num_new, hit.tokens)
-                (plan.started if job.num_preemptions == 0 else plan.resumed).append((job, hit))
-            if connector is not None:
-                if num_external:
-                    connector.load(sequence, hit.tokens, num_external)
-                else:
-                    connector.admit(sequence)
-        self.waiting.extendleft(reversed(deferred))
-        return blocked
+    def _schedule_running(self, plan: StepPlan, threshold: int, defer_prefills: bool) -> None:
+        """Schedule those that run; take blocks from the last of them where there are too few."""
+        index = 0
+        while index < len(self.running):
+            index = schedule_running(
+                self.cache.arrays,
+                self._batch,
+                index,
+                len(self.running),
+                threshold,
+                self.config.max_model_len,
+                defer_prefills,
+            )
+            if index == len(self.running):
+                return
+            victim = self._victim()
+            job = self.running[victim]
+            # Blocks that are held back would be of no help to this step.
+            helps = not self._defers_frees or self._can_be_freed(job.sequence)
+            if helps:
+                self._preempt(victim)
+                plan.preempted.append(job)
+            if not helps or victim == index:
+                self._batch.scheduled[index : len(self.running)] = 0
+                return
+            index -= victim < index
 
-    def _admit_loaded(self, plan: StepPlan, threshold: int) -> Job | None:
-        """Let requests run whose loads have arrived, in order."""
-        cache = self.cache
-        for load in list(self.loading):
-            if not self._has_room:
-                return None
-            if not load.has_arrived:
-                continue
-            job, sequence = load.job, load.job.sequence
-            if not load.is_cached:
-                cache.load_arrived(sequence)
-                load.is_cached = True
-            num_computed = cache.num_computed(sequence)
-            num_new = self._num_new(sequence.content.num_tokens - num_computed, threshold)
-            if not cache.allocate(sequence, num_new, full_fit=True):
-                return job
-            self.loading.remove(load)
-            self._run(job, num_new, num_computed)
-            (plan.started if job.num_preemptions == 0 else plan.resumed).append((job, load.hit))
-            if self.connector is not None:
-                self.connector.resume(sequence)
-        return None
+    def _victim(self) -> int:
+        """Which of the running requests loses its blocks."""
+        if not self.config.by_priority:
+            return len(self.running) - 1
+        ranks = [job.rank[:2] for job in self.running]
+        return ranks.index(max(ranks))
 
-    def _give_up(self, job: Job) -> None:
-        """Forget a request that nothing will ever make room for."""
-        if job in self.waiting:
-            self.waiting.remove(job)
-        self.loading = [load for load in self.loading if load.job is not job]
-        if self.connector is not None:
-            self.connector.abandon(job.sequence)
-        self.cache.free(job.sequence)
-
-    @property
-    def _has_room(self) -> bool:
-        """Whether the step being planned can take one more request."""
-        return bool(self._batch.meter[BUDGET] > 0) and len(self.running) < self.max_num_seqs
-
-    def _num_new(self, num_tokens: int, threshold: int) -> int:
-        """How many of the tokens a request lacks it computes in the step being planned."""
-        if 0 < threshold < num_tokens:
-            num_tokens = threshold
-        return min(num_tokens, int(self._batch.meter[BUDGET]))
-
-    def _num_reserved(self) -> int:
-        """Blocks that whoever runs or loads still needs for the tokens it has."""
-        holders = [*self.running, *(load.job for load in self.loading)]
-        slots = [job.sequence.slot for job in holders]
-        return self.cache.num_blocks_left(np.array(slots, dtype=np.int64))
-
-    def _run(self, job: Job, num_new: int, num_computed: int) -> None:
-        """A request that has its blocks joins those that run."""
-        batch, sequence = self._batch, job.sequence
-        index = len(self.running)
-        self.running.append(job)
-        batch.slots[index] = sequence.slot
-        batch.scheduled[index] = num_new
-        batch.contexts[index] = num_computed
-        batch.meter[BUDGET] -= num_new
-        row = self.cache.core.tables.sequences[sequence.slot]
-        row["output_uid"] = job.request.output_uid
-        row["end_tokens"] = self._end_tokens(job.request)
-
-    def _end_tokens(self, request: Request) -> int:
-        """How long a request becomes."""
-        num_tokens = request.num_prompt_tokens + request.num_output_tokens
-        return min(num_tokens, self.max_model_len)
-
-    def _count(self, job: Job, num_tokens: int, hit_tokens: int) -> None:
-        if not self.cache.config.enable_caching:
-            return
-        if job.num_preemptions == 0:
-            self.counters.queries += num_tokens
-            self.counters.hits += hit_tokens
-        else:
-            self.counters.preempted_requests += 1
-            self.counters.preempted_queries += num_tokens
-            self.counters.preempted_hits += hit_tokens
-
-    def _preempt_latest(self) -> Job:
-        """Take the blocks of the latest running request; it waits again, before all others."""
-        job = self.running.pop()
+    def _preempt(self, index: int) -> None:
+        """Take the blocks of a running request; it waits again."""
+        batch, num = self._batch, len(self.running)
+        job = self.running.pop(index)
         request, sequence = job.request, job.sequence
-        num_tokens = int(self.cache.core.tables.sequences["num_tokens"][sequence.slot])
-        num_output = num_tokens - request.num_prompt_tokens
+        if index < num - 1:
+            batch.meter[BUDGET] += batch.scheduled[index]
+            for row in (batch.slots, batch.scheduled, batch.contexts, batch.drafts):
+                row[index : num - 1] = row[index + 1 : num].copy()
+        row = self.cache.core.tables.sequences[sequence.slot]
+        num_output = int(row["num_tokens"]) - request.num_prompt_tokens
+        job.num_stale = int(row["in_flight"])
+        if job.num_stale:
+            self._stale[sequence.slot, int(row["serial"])] = job
         if self.connector is not None:
             self.connector.preempt(sequence)
-        self.cache.free(sequence)
+        self._free(sequence)
         if num_output:
             sequence.content = Content.from_spans(
                 [*request.content.spans(), (request.output_uid, num_output)]
             )
         job.num_preemptions += 1
         self.counters.preemptions += 1
-        self.waiting.appendleft(job)
-        return job
+        self.waiting.put_back([job])
+
+    def _can_be_freed(self, sequence: CacheSequence) -> bool:
+        """Whether no step in flight writes to a sequence's blocks."""
+        planned = self.cache.core.tables.sequences["planned"][sequence.slot]
+        return bool(planned <= self._batch.meter[PROCESSED])
+
+    def _free(self, sequence: CacheSequence) -> None:
+        """Give a sequence's blocks back, now or when the steps planned so far have ended."""
+        if sequence.slot < 0 or not self._defers_frees or self._can_be_freed(sequence):
+            self.cache.free(sequence)
+        else:
+            planned = int(self._batch.meter[PLANNED])
+            self._held.append((planned, self.cache.hold_back(sequence)))
+
+    # --- prompts now and then ---
+
+    @property
+    def _defers_prefills(self) -> bool:
+        """Whether the step to be planned computes no prompts."""
+        interval = self.config.prefill_schedule_interval
+        return (
+            interval > 1
+            and not self._waits_for_room
+            and self._batch.meter[PLANNED] + 1 - self._last_prefill < interval
+            and any(self._decodes(job) for job in self.running)
+        )
+
+    def _decodes(self, job: Job) -> bool:
+        row = self.cache.core.tables.sequences[job.sequence.slot]
+        return bool(row["num_computed"] + 1 >= row["num_tokens"] + row["placeholders"])
+
+    def _note_prefills(self, plan: StepPlan) -> None:
+        """Remember when prompts were computed last, and whether some wait for room."""
+        self._waits_for_room = bool(self.waiting)
+        extra = self._batch.scheduled - self._batch.drafts
+        if plan.started or plan.resumed or (extra[: len(self.running)] > 1).any():
+            self._last_prefill = int(self._batch.meter[PLANNED])
+
+    @property
+    def _nothing_will_free(self) -> bool:
+        """Whether no block can come back: nothing runs, and nothing is under way."""
+        return not (self.running or self.num_in_flight or self._held or self.transfers_in_flight)
+
+    # --- the end of a step ---
 
     def _outcomes(self) -> tuple[list[Job], list[Job]]:
-        outcomes = self._batch.outcomes[: len(self.running)].tolist()
-        firsts, finished, still_running = [], [], []
-        for job, outcome in zip(self.running, outcomes, strict=True):
+        """Jobs with their first token, and finished ones, of the step that ended last."""
+        batch = self._batch
+        flight = batch.flights[(batch.meter[OLDEST] - 1) % self.config.depth]
+        outcomes = batch.outcomes[: flight[LENGTH, 0]]
+        jobs = {job.sequence.slot: job for job in self.running}
+        firsts: list[Job] = []
+        finished: list[Job] = []
+        for i in np.flatnonzero(outcomes).tolist():
+            outcome = int(outcomes[i])
+            if outcome & GONE:
+                stale = self._stale.get((int(flight[SLOT, i]), int(flight[SERIAL, i])))
+                if stale is None:  # it was finished by the step before
+                    continue
+                job = stale
+                outcome = self._take_stale(job, flight[:, i].tolist())
+            else:
+                job = jobs[int(flight[SLOT, i])]
             if outcome & FIRST_TOKEN:
                 firsts.append(job)
             if outcome & FINISHED:
                 finished.append(job)
-                if self.connector is not None:
-                    self.cache.leave_windows(job.sequence)
-                    self.connector.finish(job.sequence)
-                self.cache.free(job.sequence)
-            else:
-                still_running.append(job)
-        if finished:
-            self.running = still_running
-            self._batch.slots[: len(still_running)] = [job.sequence.slot for job in still_running]
+                self._finish(job)
+        gone = {job for job in finished if job.sequence.slot < 0}
+        if gone:
+            self.running = [job for job in self.running if job not in gone]
+            batch.slots[: len(self.running)] = [job.sequence.slot for job in self.running]
         return firsts, finished
+
+    def _finish(self, job: Job) -> None:
+        if self.connector is not None:
+            if job.sequence.slot >= 0:
+                self.cache.leave_windows(job.sequence)
+            self.connector.finish(job.sequence)
+        self._free(job.sequence)
+
+    def _take_stale(self, job: Job, column: list[int]) -> int:
+        """Tokens arrive for a request that was preempted when they were under way."""
+        job.num_stale -= column[SCHEDULED]
+        if not job.num_stale:
+            del self._stale[column[SLOT], column[SERIAL]]
+        if not column[MAKES]:
+            return 0
+        request, sequence = job.request, job.sequence
+        before, end = sequence.content.num_tokens, self._end_tokens(request)
+        accepted = column[ACCEPTED]
+        if accepted < 0 or not column[DRAFTS]:
+            accepted = draw_accepted(self._batch, request.output_uid, before, column[DRAFTS])
+        self.cache.append(sequence, request.output_uid, min(1 + accepted, end - before))
+        outcome = FIRST_TOKEN if before == request.num_prompt_tokens else 0
+        if sequence.content.num_tokens >= end:
+            self.waiting.remove(job)
+            outcome |= FINISHED
+        return outcome

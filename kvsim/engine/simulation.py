@@ -11,18 +11,24 @@ from kvsim.cache.manager import CacheConfig, KVCache
 from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import SessionFeeder
+from kvsim.engine.jobs import SchedulerConfig
 from kvsim.engine.replica import Replica
 from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.tiers import make_tiers, tier_warnings
 from kvsim.errors import Problems
 from kvsim.metrics.records import RequestLog, TimelineLog
 from kvsim.metrics.summary import RunCounters
-from kvsim.scenario import ConstantStepTime, Scenario
+from kvsim.scenario import ConstantStepTime, RooflineStepTime, Scenario, TableStepTime
 from kvsim.scenario.keys import derive_blocks
 from kvsim.scenario.rules import not_simulated
-from kvsim.times.step_time import StepTimeParams, constant_step_time, step_time_params
+from kvsim.times.constants import Constants, constants_of
+from kvsim.times.roofline import overrides, roofline
+from kvsim.times.step_time import StepTimeParams, constant_step_time, table_step_time
+from kvsim.times.trust import Trust, trust_in_roofline
+from kvsim.times.work import Layout
 from kvsim.workload import open_workload
 from kvsim.workload.request import Workload
+from kvsim.workload.streams import stream
 
 
 @dataclass(frozen=True)
@@ -53,25 +59,97 @@ def make_cache(scenario: Scenario) -> KVCache:
             max_in_flight_tokens=scenario.max_in_flight_tokens,
             retention_interval=scenario.retention_interval,
             enable_caching=scenario.cache.enable_prefix_caching,
-            use_eagle=any(group.eagle for group in groups),
+            use_eagle=scenario.drops_lookahead_block,
+            key_lookahead_tokens=scenario.key_lookahead_tokens,
             profile=scenario.engine.profile,
             free_queue=scenario.free_queue,
         )
     )
 
 
+def scheduler_config(scenario: Scenario, num_blocks: int) -> SchedulerConfig:
+    """What the scheduler goes by, as the scenario says.
+
+    Args:
+        scenario: what to run.
+        num_blocks: of the pool.
+    """
+    engine = scenario.engine
+    return SchedulerConfig(
+        max_num_batched_tokens=scenario.max_num_batched_tokens,
+        max_num_seqs=min(scenario.max_num_seqs, num_blocks),  # each holds a block of its own
+        max_model_len=scenario.max_model_len,
+        long_prefill_token_threshold=engine.long_prefill_token_threshold,
+        max_num_active_seqs=engine.max_num_active_seqs,
+        asynchronous=scenario.async_scheduling,
+        by_priority=engine.policy == "priority",
+        watermark_blocks=int(engine.watermark * num_blocks),
+        reserve_whole_prompt=engine.scheduler_reserve_full_isl,
+        prefill_schedule_interval=engine.prefill_schedule_interval,
+        acceptance=() if engine.speculative is None else engine.speculative.chances,
+        draw_key=int(stream(scenario.seed, "acceptance").integers(2**63)),
+    )
+
+
 def make_step_time(scenario: Scenario) -> StepTimeParams:
-    """What a step's time depends on, as the scenario says."""
+    """What a step's time depends on, as the scenario says.
+
+    Raises:
+        KvsimError: a file of constants or of a table cannot be used.
+    """
     chosen = scenario.step_time
     if isinstance(chosen, ConstantStepTime):
         return constant_step_time(chosen.step_s, chosen.token_s)
-    return step_time_params(
-        model=scenario.model_spec,
-        gpu=scenario.gpu_spec,
-        tensor_parallel=scenario.num_ranks,
-        compute_efficiency=chosen.compute_efficiency,
-        memory_efficiency=chosen.memory_efficiency,
-        overhead_s=chosen.overhead_s,
+    if isinstance(chosen, TableStepTime):
+        return table_step_time(chosen.file)
+    gpu = scenario.gpu_spec
+    if gpu is None:
+        raise TypeError("a roofline needs a GPU")
+    return roofline(
+        scenario.model_spec,
+        gpu,
+        step_layout(scenario),
+        engine=chosen.engine,
+        asynchronous=scenario.async_scheduling,
+        constants=_constants(chosen),
+        override=overrides(chosen.compute_efficiency, chosen.memory_efficiency, chosen.overhead_s),
+    )
+
+
+def step_layout(scenario: Scenario) -> Layout:
+    """How GPUs share the model, and the drafts that a decode checks."""
+    speculative = scenario.engine.speculative
+    return Layout(scenario.num_ranks, draft_tokens=0 if speculative is None else speculative.tokens)
+
+
+def trust_in_step_times(scenario: Scenario) -> Trust:
+    """Who answers how long steps take, and how far that was off for set-ups like this one."""
+    chosen = scenario.step_time
+    gpu = scenario.gpu_spec
+    if not isinstance(chosen, RooflineStepTime) or gpu is None:
+        return Trust(chosen.kind)
+    return trust_in_roofline(
+        scenario.model_spec,
+        gpu,
+        chosen.engine,
+        _constants(chosen),
+    )
+
+
+def _constants(chosen: RooflineStepTime) -> Constants | None:
+    """Those of the file that is named; None for the catalog's."""
+    path = chosen.constants_file
+    return None if path is None else constants_of(path)
+
+
+def _table_warnings(params: StepTimeParams) -> tuple[str, ...]:
+    """Steps that a table had to go beyond its points for."""
+    answered, outside = (int(count) for count in params.tables.outside)
+    if outside == 0:
+        return ()
+    return (
+        f"{outside:,} of {answered:,} steps lie outside of the table of step times: their times go "
+        "on from its last two points. Measure further out.",
     )
 
 
@@ -100,11 +178,8 @@ def simulate(
     tiers = make_tiers(scenario, clock, cache, step_time)
     scheduler = Scheduler(
         cache,
-        max_num_batched_tokens=scenario.engine.max_num_batched_tokens,
-        max_num_seqs=scenario.engine.max_num_seqs,
-        max_model_len=scenario.max_model_len,
-        long_prefill_token_threshold=scenario.engine.long_prefill_token_threshold,
-        connector=None if tiers is None else tiers.offloading.connector,
+        scheduler_config(scenario, cache.config.num_blocks),
+        None if tiers is None else tiers.offloading.connector,
     )
     requests, timeline = RequestLog(), TimelineLog()
     replica = Replica(
@@ -151,7 +226,7 @@ def simulate(
             simulated_s=replica.end_s,
             tiers=() if tiers is None else tiers.figures(replica.end_s),
         ),
-        (*workload.warnings, *tier_warnings(scenario)),
+        (*workload.warnings, *tier_warnings(scenario), *_table_warnings(step_time)),
     )
 
 

@@ -105,7 +105,7 @@ class _CpuTiers:
             step_time,
             name="cpu",
             blocks_per_chunk=written.blocks_per_chunk,
-            max_num_batched_tokens=scenario.engine.max_num_batched_tokens,
+            max_num_batched_tokens=scenario.max_num_batched_tokens,
             overlap_loads=written.overlap_loads,
             disk_link=self._disk_link,
         )
@@ -182,7 +182,7 @@ class _StoreTier:
             step_time,
             name="mooncake",
             blocks_per_chunk=1,
-            max_num_batched_tokens=scenario.engine.max_num_batched_tokens,
+            max_num_batched_tokens=scenario.max_num_batched_tokens,
             overlap_loads=written.overlap_loads,
         )
 

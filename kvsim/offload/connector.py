@@ -177,6 +177,7 @@ class OffloadConnector:
             request.progress.chunk_starts.tolist(),
             num_tokens,
             num_local,
+            load_once=self._cache.config.enable_caching,
         )
         if hit is not None and not request.asked:
             request.asked = True
@@ -228,7 +229,7 @@ class OffloadConnector:
     def finish(self, sequence: Sequence) -> None:
         """A request is done and about to give its blocks back."""
         request = self._requests.pop(sequence)
-        request.final_tokens = int(self._cache.core.tables.sequences["num_tokens"][sequence.slot])
+        request.final_tokens = self._cache.num_tokens(sequence)
         for number in request.jobs:
             job = self._jobs[number]
             job.fenced = np.concatenate([job.fenced, job.fenced_later])
@@ -256,7 +257,9 @@ class OffloadConnector:
         self._follow_tables(storing)
         flushed = self._to_flush(transfers)
         for request in storing:
-            num_computed = int(core.tables.sequences["num_computed"][request.sequence.slot])
+            row = core.tables.sequences[request.sequence.slot]
+            # Tokens that steps in flight are still to make have no key.
+            num_computed = min(int(row["num_computed"]), int(row["num_tokens"]))
             self._offer(request, num_computed, transfers, flushed)
             if self._prompt_only and self._is_stored(request):
                 del self._open[request.sequence]

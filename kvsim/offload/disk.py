@@ -128,6 +128,7 @@ class DiskConnector(OffloadConnector):
             request.progress.chunk_starts.tolist(),
             request.sequence.content.num_tokens,
             num_local,
+            load_once=self._cache.config.enable_caching,
         )
         return -1 if hit is None else hit
 

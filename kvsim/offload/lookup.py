@@ -26,6 +26,8 @@ def external_hit(
     starts: list[int],
     num_tokens: int,
     num_local: int,
+    *,
+    load_once: bool = True,
 ) -> int | None:
     """Tokens that can be loaded beyond the local hit.
 
@@ -40,6 +42,8 @@ def external_hit(
         starts: where each group's begin.
         num_tokens: the request's length.
         num_local: the local hit in tokens.
+        load_once: a request waits for what another one is loading. The engine has that with prefix
+            caching only, as the other's blocks are no local hit without.
 
     Returns:
         The tokens; 0 for less than a chunk; None where a chunk of the hit is being written, or is
@@ -93,7 +97,9 @@ def external_hit(
                     to_ask = windows
             window_asked = window_asked or group.window is not None
             hit = bound - num_local
-    if pending or _loading(chunks, groups, keys, starts, num_local, num_local + hit):
+    if pending:
+        return None
+    if load_once and _loading(chunks, groups, keys, starts, num_local, num_local + hit):
         return None
     return hit
 

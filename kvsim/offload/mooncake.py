@@ -3,8 +3,10 @@
 While a prompt is computed, every whole scheduler block of it is saved: of each group the blocks of
 its store mask, those the store has or is being given already left out. A lookup takes what all
 groups can serve, as the prefix cache does, on the dense mask, and loads what goes beyond the local
-hit. Blocks that are being saved stay on the device until that is done. What the store holds leaves
-it in the order of last use, whoever reads it (no leases).
+hit. Until a save is done all blocks that its request had then stay on the device, whether they are
+of the save or not and even where nothing of it is new: the engine's workers may have to repeat what
+failed before. What the store holds leaves it in the order of last use, whoever reads it (there are
+no leases).
 
 vLLM 0.33.0, ``MooncakeStoreScheduler``, ``MooncakeStoreWorker`` (#44774).
 """
@@ -135,11 +137,13 @@ class _Request:
         name: its name.
         prefill_tokens: it is saved up to here, be it prompt or computed again.
         num_saved: tokens saved so far.
+        comes_back: it was preempted before.
     """
 
     name: str
     prefill_tokens: int = 0
     num_saved: int = 0
+    comes_back: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -148,16 +152,19 @@ class _Job:
 
     Attributes:
         sequence: whose it is.
-        keys: units to put, none for a load.
-        held: per group, blocks that stay on the device until then.
+        end: tokens that it saves up to; 0 for a load.
+        keys: units to put.
+        held: blocks that stay on the device until then, group after group.
     """
 
     sequence: Sequence
+    end: int
     keys: Ints
-    held: list[Ids]
+    held: Ids
 
 
 _NO_KEYS: Ints = np.zeros(0, dtype=np.int64)
+_NO_BLOCKS: Ids = np.zeros(0, dtype=np.int32)
 
 
 class MooncakeConnector:
@@ -193,7 +200,10 @@ class MooncakeConnector:
         self.chunks_loaded_once = [0] * num_groups
         self._cache = cache
         self._groups = config.groups
+        # Blocks go back all groups at once, so to the head of the queue only where all go there.
+        self._prepend_uncached = bool(cache.core.tables.groups["prepend_uncached"].all())
         self._requests: dict[Sequence, _Request] = {}
+        self._admitted: list[Sequence] = []  # in the step being planned
         self._asked: set[Sequence] = set()
         self._jobs: dict[int, _Job] = {}
         self._being_put: set[int] = set()
@@ -242,6 +252,7 @@ class MooncakeConnector:
         request = self._requests[sequence]
         request.prefill_tokens = sequence.content.num_tokens
         request.num_saved = 0
+        self._admitted.append(sequence)
 
     resume = admit
 
@@ -259,11 +270,12 @@ class MooncakeConnector:
         for number, count in enumerate(counts):
             self.chunks_loaded[number] += count
             self.chunks_loaded_once[number] += int(np.count_nonzero(fresh == number))
-        self._loads.append(self._new_job(sequence, False, counts, _NO_KEYS, []))
+        self._loads.append(self._new_job(counts, _Job(sequence, 0, _NO_KEYS, _NO_BLOCKS)))
         self._loaded.append(keys)
 
     def preempt(self, sequence: Sequence) -> None:
-        """A request is about to lose its blocks; what is being saved of them stays held."""
+        """A request is about to lose its blocks; those that a save holds stay held."""
+        self._requests[sequence].comes_back = True
 
     def finish(self, sequence: Sequence) -> None:
         """A request is done and about to give its blocks back."""
@@ -283,7 +295,11 @@ class MooncakeConnector:
         transfers = Transfers(loads=self._loads, loaded=self._loaded)
         self._loads, self._loaded = [], []
         rows, size = self._cache.core.tables.sequences, self._cache.alignment_tokens
-        for sequence in scheduled:
+        # The engine tells its workers first of whoever starts, then comes back, then ran before.
+        admitted, self._admitted = self._admitted, []
+        admitted.sort(key=lambda sequence: self._requests[sequence].comes_back)
+        running = [sequence for sequence in scheduled if sequence not in admitted]
+        for sequence in admitted + running:
             request = self._requests[sequence]
             computed = min(int(rows["num_computed"][sequence.slot]), request.prefill_tokens)
             end = computed // size * size
@@ -301,15 +317,19 @@ class MooncakeConnector:
         arrived = []
         for number in numbers:
             job = self._jobs.pop(number)
-            if not len(job.keys):
+            if not job.end:
                 arrived.append(job.sequence)
                 continue
             self._being_put.difference_update(job.keys.tolist())
             # Another replica may have put the same in the meantime.
             self.store.put(job.keys[self.store.missing(job.keys)])
-            for group, blocks in enumerate(job.held):
-                _let_go(self._cache.core, group, blocks)
+            _let_go(self._cache.core, job.held, self._prepend_uncached)
         return arrived
+
+    def saving(self, number: int) -> tuple[int, int]:
+        """Of a job that is not done, the tokens it saves up to and how many blocks it holds."""
+        job = self._jobs[number]
+        return job.end, len(job.held)
 
     def _save(self, sequence: Sequence, request: _Request, end: int, transfers: Transfers) -> None:
         config = self._cache.config
@@ -323,7 +343,7 @@ class MooncakeConnector:
             use_eagle=config.use_eagle,
         )
         found: list[Ints] = []
-        held: list[Ids] = []
+        tables: list[Ids] = []
         for number, (group, mask) in enumerate(zip(self._groups, masks, strict=True)):
             start = -(-request.num_saved // group.block_size)
             if mask is None:
@@ -339,17 +359,15 @@ class MooncakeConnector:
                     [key not in self._being_put for key in keys.tolist()], dtype=np.bool_
                 )
             found.append(keys[new])
-            held.append(self._cache.block_table(sequence, number)[indices[new]])
+            tables.append(self._cache.block_table(sequence, number, first))
         keys = np.concatenate(found)
-        if not len(keys):
-            return
+        held = np.concatenate(tables)
         counts = [len(part) for part in found]
         for number, count in enumerate(counts):
             self.chunks_stored[number] += count
-        for blocks in held:
-            _hold(self._cache.core, blocks)
+        _hold(self._cache.core, held)
         self._being_put.update(keys.tolist())
-        transfers.stores.append(self._new_job(sequence, True, counts, keys, held))
+        transfers.stores.append(self._new_job(counts, _Job(sequence, end, keys, held)))
 
     def _keys(self, sequence: Sequence, group: int, indices: Ints) -> Ints:
         tables = self._cache.core.tables
@@ -359,14 +377,12 @@ class MooncakeConnector:
         _write_keys(uids, ends, self._groups[group].block_size, group, indices, keys)
         return keys
 
-    def _new_job(
-        self, sequence: Sequence, is_store: bool, counts: list[int], keys: Ints, held: list[Ids]
-    ) -> TransferJob:
+    def _new_job(self, counts: list[int], job: _Job) -> TransferJob:
         number = self._num_jobs
         self._num_jobs += 1
-        self._jobs[number] = _Job(sequence, keys, held)
-        name, blocks = self._requests[sequence].name, tuple(counts)
-        return TransferJob(number, name, is_store, blocks, blocks, _NO_KEYS)
+        self._jobs[number] = job
+        name, blocks = self._requests[job.sequence].name, tuple(counts)
+        return TransferJob(number, name, job.end > 0, blocks, blocks, _NO_KEYS)
 
 
 @njit
@@ -428,7 +444,6 @@ def _hold(core: Core, blocks: Ids) -> None:
 
 
 @njit
-def _let_go(core: Core, group: int, blocks: Ids) -> None:
-    """One holder less of a group's blocks, last block first."""
-    prepend = core.tables.groups[group].prepend_uncached != 0
-    give_back_run(core.pool, blocks, -1, 0, len(blocks), prepend)
+def _let_go(core: Core, blocks: Ids, prepend_uncached: bool) -> None:
+    """One holder less of blocks, last block first."""
+    give_back_run(core.pool, blocks, -1, 0, len(blocks), prepend_uncached)

@@ -226,18 +226,26 @@ def fill_chunks(
 
 @njit
 def copy_tables(core: Core, slot: int, fresh: bool, progress: Progress) -> None:
-    """Take over what was added to a sequence's block tables in this step, or all of them."""
+    """Take over what was added to a sequence's block tables in this step, or all of them.
+
+    Blocks of drafts may lie beyond the longest the request can become: they hold no chunk, and
+    there is no room for them here.
+    """
     for group in range(len(core.tables.groups)):
         if fresh:
             progress.lengths[group] = 0
         row = core.tables.groups[group]
         table = core.tables.tables[slot, group]
         start = progress.starts[group]
+        end = len(progress.table)
+        if group + 1 < len(progress.starts):
+            end = progress.starts[group + 1]
+        length = min(table.length, end - start)
         progress.before[group] = progress.lengths[group]
-        for index in range(progress.lengths[group], table.length):
+        for index in range(progress.lengths[group], length):
             block = core.tables.rings[slot, row.ring + (index & row.ring_mask)]
             progress.table[start + index] = block if index >= table.first else 0
-        progress.lengths[group] = table.length
+        progress.lengths[group] = length
 
 
 @njit

@@ -40,6 +40,11 @@ def draft_layers_of(config: Config) -> list[Layer]:
     return [layer.as_draft(number) for layer in drafts]
 
 
+def has_known_drafts(config: Config) -> bool:
+    """Whether what the model's own drafter holds is known; of other drafters it never is."""
+    return num_draft_modules(config) == 1 and families.family_of(config) in _DRAFTS
+
+
 def num_draft_modules(config: Config) -> int:
     """MTP layers that come with the checkpoint."""
     return config.count("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, least=0)

@@ -120,6 +120,29 @@ class Plan:
         shared = latent and self.settings.decode_context_parallel == 1
         return self.settings.tensor_parallel if shared else 1
 
+    def rank_share(self, tensor_parallel: int) -> float:
+        """Part of the KV that one of so many ranks holds: of latents all, else its heads' share.
+
+        Where heads or states of several numbers stand side by side every rank counts for itself.
+
+        Raises:
+            KvsimError: the heads cannot be split over this many ranks.
+        """
+        context = self.settings.decode_context_parallel
+        if self.layers and all(layer.is_latent for layer in self.layers):
+            return 1.0 / context
+        heads = {layer.kv_heads for layer in self.layers if layer.kind != STATE}
+        for count in heads:
+            if count % tensor_parallel and tensor_parallel % count:
+                raise KvsimError(
+                    f"node.tensor_parallel: {tensor_parallel} neither divides the {count} KV heads "
+                    "nor is a multiple of them. Use one that does."
+                )
+        if len(heads) == 1 and not self.has_states:
+            count = heads.pop()
+            return max(1, count // tensor_parallel) / count / context
+        return 1.0 / tensor_parallel
+
     @property
     def has_states(self) -> bool:
         """Whether a layer keeps states."""

@@ -15,7 +15,7 @@ from kvsim.plots.matrix import evictions, heat_map
 from kvsim.plots.policies import policies_side_by_side, retention_tradeoff
 from kvsim.plots.pool import pool_by_group, pool_by_state
 from kvsim.plots.reuse import trace_reuse
-from kvsim.plots.style import check_picture, policy_style, save
+from kvsim.plots.style import InputError, check_picture, policy_style, save
 from kvsim.plots.survival import prefix_survival
 from kvsim.plots.tiers import bytes_by_tier, link_utilization
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kvsim.study.sweeps import SweepResult
 
 __all__ = [
+    "InputError",
     "bytes_by_tier",
     "check_picture",
     "evictions",

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
-from kvsim.plots.lines import draw_lines, scale_x
-from kvsim.plots.style import INK, one_axes, percent_axis, short_axis, styled
+from kvsim.plots.layout import one_axes, set_title
+from kvsim.plots.lines import draw_lines, finish_lines
+from kvsim.plots.scales import percent_axis, scale_x
+from kvsim.plots.style import INK, styled
+from kvsim.plots.words import tick_words, words
 from kvsim.study.findings import KNEE_SHARE, found_column, knee
 from kvsim.study.frames import series_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-LABELS = {
-    "num_blocks": "Blocks in the pool",
-    "node.num_blocks": "Blocks in the pool",
-    "offload.capacity": "Capacity of the tier (bytes)",
-    "offload.num_chunks": "Chunks in the tier",
-}
 
 
 @styled
@@ -32,7 +29,8 @@ def hit_rate_by_capacity(
 ) -> Axes:
     """Token hit rate over a capacity, a line a policy, with the knee of each.
 
-    Where runs have a tier, what was found there counts too.
+    Where runs have a tier, what was found there counts too. Nine lines or more carry the numbers
+    that the legend names.
 
     Args:
         frame: a row a run, from `kvsim.plots.frame`, that differ in the capacity.
@@ -47,14 +45,12 @@ def hit_rate_by_capacity(
     ax = one_axes(ax)
     found = found_column(frame)
     lines = series_of(frame, capacity, found)
-    draw_lines(ax, lines)
-    scale_x(ax, [value for line in lines for value in line.x])
-    top = max(float(line.high.max()) for line in lines)
-    named = False
+    handles = draw_lines(ax, lines)
+    rings: list[tuple[Artist, str]] = []
     for line in lines:
         place = knee(line.x, line.y)
         if place is not None:
-            ax.plot(
+            (ring,) = ax.plot(
                 line.x[place],
                 line.y[place],
                 marker="o",
@@ -63,10 +59,11 @@ def hit_rate_by_capacity(
                 mec=INK,
                 mew=1.4,
                 linestyle="none",
-                label=None if named else f"knee: {KNEE_SHARE:.0%} of the line's best",
+                label=f"knee: {KNEE_SHARE:.0%} of the line's best",
                 zorder=4,
             )
-            named = True
+            rings = [(ring, str(ring.get_label()))]
+    top = max(float(line.high.max()) for line in lines)
     if ceiling is not None:
         ax.axhline(ceiling, color=INK, linewidth=1.2, linestyle=(0, (8, 3)))
         ax.annotate(
@@ -82,11 +79,10 @@ def hit_rate_by_capacity(
         top = max(top, ceiling)
     ax.set_ylim(0, top * 1.14 if top > 0 else 1)
     percent_axis(ax.yaxis)
-    if ax.get_xscale() == "linear" and len({float(v) for line in lines for v in line.x}) > 8:
-        short_axis(ax.xaxis)
-    ax.set_xlabel(LABELS.get(capacity, capacity))
+    scale_x(ax, [value for line in lines for value in line.x], tick_words(capacity))
+    ax.set_xlabel(words(capacity))
     tier = "" if found == "token_hit_rate" else ", device and tier"
     ax.set_ylabel(f"Token hit rate{tier} (%)")
-    ax.set_title("Hit rate against capacity")
-    ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    set_title(ax, "Hit rate against capacity")
+    finish_lines(ax, lines, handles, rings)
     return ax

@@ -6,11 +6,22 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
 
-from kvsim.errors import KvsimError
-from kvsim.plots.style import INK, one_axes, percent_axis, policy_styles, styled, widths
+from kvsim.plots.layout import (
+    NUMBERED_FROM,
+    add_legend,
+    number_at,
+    number_ends,
+    numbered_labels,
+    one_axes,
+    set_title,
+)
+from kvsim.plots.lines import band_handle, draw_band
+from kvsim.plots.scales import log_axis, number_axis, percent_axis, scale_x
+from kvsim.plots.style import INK, InputError, policy_styles, styled, widths
+from kvsim.plots.words import tick_words, words
 from kvsim.study.frames import named_results, scenario_policy, series_of
 
 if TYPE_CHECKING:
@@ -20,6 +31,9 @@ if TYPE_CHECKING:
 
 _MARKED = (0.5, 0.9, 0.99)
 _SPREAD_FOR_LOG = 20
+"""Largest over smallest time from which an axis is logarithmic; with an objective it always is."""
+_BEYOND = "#d55e00"
+"""Tint of what misses the objective."""
 _NUM_POINTS_MAX = 600
 """Steps that a distribution is drawn with; more could not be seen."""
 
@@ -32,7 +46,7 @@ def ttft_distribution(
 
     Args:
         results: runs to draw beside each other.
-        objective_s: TTFT to be met, in s, drawn as a limit.
+        objective_s: TTFT to be met, in s, drawn as a limit; times are then on a log axis.
         ax: where to draw.
 
     Raises:
@@ -40,12 +54,18 @@ def ttft_distribution(
     """
     ax = one_axes(ax)
     named = named_results(results)
-    styles = policy_styles([scenario_policy(result.scenario) for result in named.values()])
-    least, most = np.inf, 0.0
-    for (name, result), style, width in zip(named.items(), styles, widths(len(named)), strict=True):
-        times_s = np.sort(result.requests["ttft_s"].dropna().to_numpy(dtype=float))
-        if not len(times_s):
-            continue
+    ttft_s = {
+        name: np.sort(result.requests["ttft_s"].dropna().to_numpy(dtype=float))
+        for name, result in named.items()
+    }
+    ttft_s = {name: times_s for name, times_s in ttft_s.items() if len(times_s)}
+    if not ttft_s:
+        raise InputError("results", "no request ran, so there is no TTFT to draw.")
+    styles = policy_styles([scenario_policy(named[name].scenario) for name in ttft_s])
+    handles: list[Artist] = []
+    for number, ((name, times_s), style, width) in enumerate(
+        zip(ttft_s.items(), styles, widths(len(ttft_s)), strict=True), 1
+    ):
         shares = np.arange(1, len(times_s) + 1) / len(times_s)
         thin = np.unique(np.linspace(0, len(times_s) - 1, _NUM_POINTS_MAX).astype(int))
         look: dict[str, Any] = {
@@ -62,22 +82,25 @@ def ttft_distribution(
             _MARKED,
             **{**look, "linestyle": "none"},
         )
-        ax.plot([], [], label=name, **look)
-        least = min(least, max(float(times_s[0]), 1e-4))
-        most = max(most, float(times_s[-1]))
-    if most == 0.0:
-        raise KvsimError("results: no request ran, so there is no TTFT to draw.")
-    if most / least >= _SPREAD_FOR_LOG:
-        ax.set_xscale("log")
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    _limit(ax, objective_s, vertical=True)
+        handles += ax.plot([], [], label=name, **look)
+        if len(ttft_s) >= NUMBERED_FROM:
+            # Each at a height of its own, so that no two are on each other.
+            share = 0.06 + 0.9 * (number - 0.5) / len(ttft_s)
+            number_at(ax, number, (float(np.quantile(times_s, share)), share), style.color)
+    labels = numbered_labels(list(ttft_s))
+    limit = _limit(ax, objective_s, vertical=True)
+    least = min(max(float(times_s[0]), 1e-4) for times_s in ttft_s.values())
+    most = max(float(times_s[-1]) for times_s in ttft_s.values())
+    if objective_s is not None or most / least >= _SPREAD_FOR_LOG:
+        log_axis(ax, "x")
     ax.set_yticks([0, 0.25, *_MARKED[:2], 1])
     ax.set_ylim(0, 1.02)
     percent_axis(ax.yaxis)
+    ax.set_yticks([0, 0.25, *_MARKED[:2], 1])
     ax.set_xlabel("TTFT (s); marks at p50, p90 and p99")
     ax.set_ylabel("Requests within (%)")
-    ax.set_title("Time to first token")
-    ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    set_title(ax, "Time to first token")
+    add_legend(ax, [*handles, *(h for h, _ in limit)], [*labels, *(t for _, t in limit)])
     return ax
 
 
@@ -97,7 +120,8 @@ def ttft_by_rate(
         rate: column of the rate, by default that of arrivals (`requests_per_s`, what was served,
             stops to rise where the node is saturated).
         quantiles: of `mean`, `p50`, `p90`, `p99`.
-        objective_s: TTFT to be met, in s, drawn as a limit.
+        objective_s: TTFT to be met, in s, drawn as a limit with what is beyond it tinted; times
+            are then on a log axis.
         ax: where to draw.
 
     Raises:
@@ -105,12 +129,18 @@ def ttft_by_rate(
     """
     ax = one_axes(ax)
     drawn: list[float] = []
+    handles: list[Artist] = []
+    labels: list[str] = []
+    lines, colors = [], []
     for quantile in quantiles:
         last = quantile == quantiles[-1]
         lines = series_of(frame, rate, f"ttft_s.{quantile}")
-        for line, style in zip(lines, policy_styles([li.policy for li in lines]), strict=True):
+        many = len(lines) >= NUMBERED_FROM
+        styles = policy_styles([line.policy for line in lines])
+        colors = [style.color for style in styles]
+        for line, style in zip(lines, styles, strict=True):
             drawn += list(line.y)
-            ax.plot(
+            (handle,) = ax.plot(
                 line.x,
                 line.y,
                 color=style.color,
@@ -120,38 +150,41 @@ def ttft_by_rate(
                 mfc=style.color if last else "white",
                 label=f"{line.label}, {quantile}",
             )
-            if line.num_seeds > 1:
-                ax.fill_between(line.x, line.low, line.high, color=style.color, alpha=0.15, lw=0)
+            if not many or last:
+                handles.append(handle)
+                labels.append(line.label if many else f"{line.label}, {quantile}")
+            draw_band(ax, line, style.color)
     if not drawn:
-        raise KvsimError("frame: no run has these figures, so there is nothing to draw.")
-    if max(drawn) / max(min(drawn), 1e-4) >= _SPREAD_FOR_LOG:
-        ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        raise InputError("frame", "no run has these figures, so there is nothing to draw.")
+    limit = _limit(ax, objective_s, vertical=False)
+    if objective_s is not None or max(drawn) / max(min(drawn), 1e-4) >= _SPREAD_FOR_LOG:
+        log_axis(ax, "y")
     else:
         ax.set_ylim(bottom=0)
-    _limit(ax, objective_s, vertical=False)
-    ax.set_xlabel(_RATES.get(rate, rate))
+    if objective_s is not None:
+        ax.set_ylim(ax.get_ylim())
+        ax.axhspan(objective_s, max(objective_s, ax.get_ylim()[1]), color=_BEYOND, alpha=0.06, lw=0)
+    ax.set_xlabel(words(rate))
+    if "." in rate:  # a key that was varied: a tick at each value
+        scale_x(ax, [value for line in lines for value in line.x], tick_words(rate))
+    else:
+        number_axis(ax.xaxis)
     ax.set_ylabel("TTFT (s)")
-    ax.set_title("Time to first token against request rate")
-    ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    set_title(ax, "Time to first token against request rate")
+    entries = [*limit, *band_handle(lines)]
+    if len(lines) >= NUMBERED_FROM:
+        number_ends(ax, [(float(line.x[-1]), float(line.y[-1])) for line in lines], colors)
+        labels = [*numbered_labels(labels)]
+        ax.set_ylabel(f"TTFT (s): {', '.join(quantiles[:-1])} thin, {quantiles[-1]} thick")
+    add_legend(ax, [*handles, *(h for h, _ in entries)], [*labels, *(t for _, t in entries)])
     return ax
 
 
-_RATES = {
-    "arrivals_per_s": "Requests arriving (1/s)",
-    "requests_per_s": "Requests served (1/s)",
-    "workload.time_scale": "Factor on the workload's times (2 halves its rate)",
-}
-
-
-def _limit(ax: Axes, objective_s: float | None, *, vertical: bool) -> None:
+def _limit(ax: Axes, objective_s: float | None, *, vertical: bool) -> list[tuple[Artist, str]]:
+    """The objective as a line, and its entry in the legend."""
     if objective_s is None:
-        return
+        return []
     line = ax.axvline if vertical else ax.axhline
-    line(
-        objective_s,
-        color=INK,
-        linewidth=1.2,
-        linestyle=(0, (8, 3)),
-        label=f"objective {objective_s:g} s",
-    )
+    label = f"objective {objective_s:g} s"
+    handle = line(objective_s, color=INK, linewidth=1.2, linestyle=(0, (8, 3)), label=label)
+    return [(handle, label)]

@@ -9,23 +9,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from kvsim.errors import KvsimError
-from kvsim.plots.style import (
-    INK,
-    PolicyStyle,
-    bars_size_in,
-    many_axes,
-    percent_axis,
-    policy_styles,
-    short_axis,
-    styled,
-)
+from kvsim.plots.layout import bars_size_in, folded, many_axes
+from kvsim.plots.scales import count_axis, number_axis, percent_axis
+from kvsim.plots.style import INK, InputError, PolicyStyle, policy_styles, styled
 from kvsim.results.tables import percent, seconds, short
 from kvsim.study.findings import found_column
 from kvsim.study.frames import needed
 
 _TTFT = ("ttft_s.p50", "ttft_s.p90", "ttft_s.p99")
-_MOST_BARS = 14
+MOST_BARS = 40
+"""Runs that a figure can show side by side."""
 
 
 @styled
@@ -43,13 +36,14 @@ def policies_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = 
         KvsimError: a column is missing, or there are more runs than a figure can show.
     """
     needed(frame, "label", "policy", "token_hit_rate", *_TTFT, "bytes_stored", "evicted_blocks")
-    if len(frame) > _MOST_BARS:
-        raise KvsimError(
-            f"frame: {len(frame)} runs are too many side by side. Keep {_MOST_BARS} rows or fewer."
+    if len(frame) > MOST_BARS:
+        raise InputError(
+            "frame",
+            f"{len(frame)} runs are too many side by side. Keep {MOST_BARS} rows or fewer.",
         )
-    panels = many_axes(axes, 3, bars_size_in(len(frame)), share_y=True)
-    styles = policy_styles(frame["policy"])
     labels = [str(label) for label in frame["label"]]
+    panels = many_axes(axes, 3, bars_size_in(labels), share_y=True)
+    styles = policy_styles(frame["policy"])
     hits = _floats(frame["token_hit_rate"])
     found = _floats(frame[found_column(frame)])
     _bars(panels[0], labels, found, styles, [percent(_known(value)) for value in found])
@@ -73,6 +67,7 @@ def policies_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = 
     panels[1].set_xlabel("TTFT (s): bar p50, ticks p90 and p99")
     panels[1].set_title("Time to first token, p50 / p99")
     _room(panels[1], p99, 1.75)
+    number_axis(panels[1].xaxis)
 
     stored = _floats(frame["bytes_stored"])
     if np.nansum(stored) > 0:
@@ -80,12 +75,13 @@ def policies_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = 
         _bars(panels[2], labels, gigabytes, styles, [_gigabytes(value) for value in gigabytes])
         panels[2].set_xlabel("Bytes stored (GB)")
         panels[2].set_title("Stored to the next tier")
+        number_axis(panels[2].xaxis)
     else:
         evicted = _floats(frame["evicted_blocks"])
         _bars(panels[2], labels, evicted, styles, [short(_count(value)) for value in evicted])
         panels[2].set_xlabel("Cached blocks evicted")
         panels[2].set_title("Evicted (nothing is offloaded)")
-        short_axis(panels[2].xaxis)
+        count_axis(panels[2].xaxis)
     return panels
 
 
@@ -111,18 +107,19 @@ def retention_tradeoff(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = Non
         KvsimError: a column is missing.
     """
     needed(frame, "label", "policy", *RETENTION_COLUMNS)
-    panels = many_axes(axes, 4, bars_size_in(len(frame), 13.0), share_y=True)
-    styles = policy_styles(frame["policy"])
     labels = [str(label) for label in frame["label"]]
+    panels = many_axes(axes, 4, bars_size_in(labels, 13.0), share_y=True)
+    styles = policy_styles(frame["policy"])
     for ax, (column, (title, axis)) in zip(panels, RETENTION_COLUMNS.items(), strict=True):
         values = _floats(frame[column])
         if column == "sessions_kept":
             _bars(ax, labels, values, styles, [f"{value:,.0f}" for value in values])
+            count_axis(ax.xaxis)
         else:
             _bars(ax, labels, values, styles, [percent(_known(value)) for value in values])
             ax.set_xlim(0, 1.3)
-            ax.set_xticks([0, 0.5, 1])
             percent_axis(ax.xaxis)
+            ax.set_xticks([0, 0.5, 1])
         ax.set_title(title)
         ax.set_xlabel(axis)
     return panels
@@ -148,7 +145,7 @@ def _bars(
         )
         if text:
             _note(ax, 0 if np.isnan(value) else value, row, f" {text}")
-    ax.set_yticks(range(len(labels)), labels)
+    ax.set_yticks(range(len(labels)), [folded(label) for label in labels])
     ax.set_ylim(len(labels) - 0.5, -0.5)
     ax.grid(visible=False, axis="y")
     ax.tick_params(axis="y", length=0)

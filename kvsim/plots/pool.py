@@ -9,8 +9,9 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 
-from kvsim.errors import KvsimError
-from kvsim.plots.style import BLANK, CACHED, IN_USE, MUTED, one_axes, short_axis, styled
+from kvsim.plots.layout import add_legend, one_axes, set_title
+from kvsim.plots.scales import count_axis
+from kvsim.plots.style import BLANK, CACHED, IN_USE, MUTED, InputError, styled
 from kvsim.study.frames import needed
 
 if TYPE_CHECKING:
@@ -22,16 +23,18 @@ _GROUP_HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "++", "oo")
 
 
 @styled
-def pool_by_state(timeline: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+def pool_by_state(result: RunResult, *, name: str | None = None, ax: Axes | None = None) -> Axes:
     """Blocks in use, free but cached, and blank (free, nothing to find), stacked over time.
 
     Args:
-        timeline: `RunResult.timeline`.
+        result: the run.
+        name: what it is called in the title; None for its variant, or its scenario.
         ax: where to draw.
 
     Raises:
-        KvsimError: a column is missing, or there is no row.
+        KvsimError: a column of the timeline is missing, or there is no row.
     """
+    timeline = whole(result).timeline
     needed(timeline, "time_s", "used_blocks", "free_blocks", "free_cached_blocks")
     ax = one_axes(ax)
     columns = ("used_blocks", "free_cached_blocks", "free_blocks")
@@ -47,21 +50,27 @@ def pool_by_state(timeline: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     )
     layers[1].set_hatch("//")
     layers[1].set_edgecolor("white")
-    ax.set_title("Blocks of the pool by state")
+    set_title(ax, "Blocks of the pool by state", run_name(result, name))
     _finish(ax, times, unit, int((timeline["used_blocks"] + timeline["free_blocks"]).max()))
     return ax
 
 
 @styled
-def pool_by_group(result: RunResult, *, ax: Axes | None = None) -> Axes:
+def pool_by_group(result: RunResult, *, name: str | None = None, ax: Axes | None = None) -> Axes:
     """Cached blocks of each KV cache group, in use or free, stacked over time.
+
+    Args:
+        result: the run.
+        name: what it is called in the title; None for its variant, or its scenario.
+        ax: where to draw.
 
     Raises:
         KvsimError: the timeline is empty.
     """
-    needed(result.timeline, "time_s", "group_cached_blocks")
+    timeline = whole(result).timeline
+    needed(timeline, "time_s", "group_cached_blocks")
     ax = one_axes(ax)
-    times, by_group, unit = thinned(result.timeline, ["group_cached_blocks"])
+    times, by_group, unit = thinned(timeline, ["group_cached_blocks"])
     places = np.linspace(0.05, 0.8, len(by_group)) if len(by_group) > 1 else np.array([0.4])
     layers = ax.stackplot(
         times,
@@ -73,9 +82,28 @@ def pool_by_group(result: RunResult, *, ax: Axes | None = None) -> Axes:
     for number, layer in enumerate(layers):
         layer.set_hatch(_GROUP_HATCHES[number % len(_GROUP_HATCHES)])
         layer.set_edgecolor("white")
-    ax.set_title("Cached blocks by KV cache group")
+    set_title(ax, "Cached blocks by KV cache group", run_name(result, name))
     _finish(ax, times, unit, int(result.summary["num_blocks"]) - 1)
     return ax
+
+
+def whole(result: RunResult) -> RunResult:
+    """A result, as plots of one run take it.
+
+    Raises:
+        KvsimError: something else was given, as the timeline alone, which does not know its run.
+    """
+    if not hasattr(result, "timeline"):
+        kind = type(result).__name__
+        raise InputError("result", f"is a {kind}, not the result of a run. Give the result whole.")
+    return result
+
+
+def run_name(result: RunResult, name: str | None) -> str:
+    """What a run is called: as given, else by its variant, or its scenario where it has none."""
+    if name is not None:
+        return name
+    return result.scenario.name if result.variant == "default" else result.variant
 
 
 def group_names(result: RunResult) -> list[str]:
@@ -106,7 +134,7 @@ def thinned(
 def _times(timeline: pd.DataFrame) -> tuple[np.ndarray, str]:
     """The moments, in s, min or h."""
     if timeline.empty:
-        raise KvsimError("timeline: has no row, so there is nothing to draw.")
+        raise InputError("timeline", "has no row, so there is nothing to draw.")
     times_s = timeline["time_s"].to_numpy(dtype=float)
     for size_s, unit in ((7200.0, "h"), (300.0, "min")):
         if times_s[-1] >= size_s:
@@ -118,9 +146,9 @@ def _finish(ax: Axes, times: np.ndarray, unit: str, num_blocks: int) -> None:
     ax.set_xlim(float(times[0]), max(float(times[-1]), float(times[0]) + 1e-9))
     ax.set_ylim(0, num_blocks)
     ax.axhline(num_blocks, color=MUTED, linewidth=1, clip_on=False)
-    short_axis(ax.yaxis)
+    count_axis(ax.yaxis)
     ax.set_xlabel(f"Simulated time ({unit})")
     ax.set_ylabel("Blocks")
     ax.grid(visible=False)
     handles, labels = ax.get_legend_handles_labels()
-    ax.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.01, 0.5))
+    add_legend(ax, handles[::-1], labels[::-1])

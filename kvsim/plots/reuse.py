@@ -2,78 +2,84 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
-from kvsim.errors import KvsimError
-from kvsim.plots.style import styled
-from kvsim.scenario.writing import replacing
+from kvsim.plots.layout import many_axes, set_title
+from kvsim.plots.scales import count_axis, log_axis, number_axis, percent_axis, tick
+from kvsim.plots.style import CACHED, IN_USE, INK, styled
 
 if TYPE_CHECKING:
     from kvsim.workload.inspection import Inspection
 
+_LEAST_S = 1e-3
+"""Where a reuse at once is drawn on the log axis."""
+
 
 @styled
-def trace_reuse(inspection: Inspection, title: str, path: Path) -> None:
-    """Draw what a trace offers a cache: hit rate by LRU capacity, reuse times, the working set.
+def trace_reuse(
+    inspection: Inspection, name: str | None = None, *, axes: Iterable[Axes] | None = None
+) -> list[Axes]:
+    """What a trace offers a cache: hit rate by LRU capacity, reuse times, the working set.
 
     Args:
         inspection: of the trace.
-        title: written above.
-        path: the file; its ending says which format: .png, .svg or .pdf.
+        name: of the trace, in the title of the first panel.
+        axes: three axes.
 
     Raises:
-        KvsimError: the ending is of no format, or the file cannot be written.
+        KvsimError: another number of axes was given.
     """
-    figures, curve, blocks = inspection.figures, inspection.curve, inspection.blocks
-    figure = Figure(figsize=(12, 3.8), layout="constrained")
-    by_size, by_time, working = figure.subplots(1, 3)
-    figure.suptitle(title)
+    panels = many_axes(axes, 3, (14.0, 4.2))
+    by_size, by_time, working = panels
+    figures = inspection.figures
 
-    rates = curve.token_hit_rates
-    sizes = [size for size in range(len(rates)) if size]
-    by_size.step(sizes or [1], 100 * rates[1:] if sizes else [0.0], where="post")
-    by_size.axhline(100 * figures["ideal_token_hit_rate"], color="gray", linestyle=":")
+    rates, ideal = inspection.curve.token_hit_rates, figures["ideal_token_hit_rate"]
+    sizes = list(range(1, len(rates)))
+    by_size.step(sizes or [1], rates[1:] if sizes else [0.0], where="post", color=IN_USE)
+    by_size.axhline(ideal, color=INK, linewidth=1.2, linestyle=(0, (8, 3)))
     by_size.annotate(
-        f"nothing evicted: {100 * figures['ideal_token_hit_rate']:.1f}%",
-        (0.03, 100 * figures["ideal_token_hit_rate"]),
+        f"nothing evicted {ideal:.1%}",
+        (0.02, ideal),
         xycoords=("axes fraction", "data"),
-        xytext=(0, -12),
+        xytext=(0, 4),
         textcoords="offset points",
-        color="gray",
+        color=INK,
+        fontsize=10,
     )
-    by_size.set(
-        xscale="log",
-        xlabel=f"LRU blocks of {figures['block_tokens']} tokens",
-        ylabel="tokens found, %",
-        ylim=(0, None),
-    )
+    by_size.set_ylim(0, 1.14 * ideal if ideal > 0 else 1)
+    percent_axis(by_size.yaxis)
+    log_axis(by_size, "x")
+    by_size.xaxis.set_major_formatter(lambda value, _: tick(value))
+    by_size.set_xlabel(f"LRU blocks of {figures['block_tokens']} tokens")
+    by_size.set_ylabel("Token hit rate (%)")
+    set_title(by_size, "Hit rate by capacity", name)
 
     shares = [number / 200 for number in range(1, 200)]
-    times_s = blocks.reuse_time_quantiles_s(shares)
+    times_s = inspection.blocks.reuse_time_quantiles_s(shares)
+    by_time.set_ylim(0, 1.02)
+    percent_axis(by_time.yaxis)
     if times_s is not None:
-        by_time.plot([max(time_s, 1e-3) for time_s in times_s], [100 * s for s in shares])
-        by_time.set(xscale="log")
-    by_time.set(
-        xlabel="seconds since the last use (0 drawn as 0.001)",
-        ylabel="reuses of blocks no later, %",
-        ylim=(0, 100),
-    )
+        by_time.plot([max(time_s, _LEAST_S) for time_s in times_s], shares, color=IN_USE)
+        log_axis(by_time, "x")
+    by_time.set_xlabel(f"Time since the last use (s; at once is drawn at {_LEAST_S:g})")
+    by_time.set_ylabel("Reuses of blocks no later (%)")
+    set_title(by_time, "Time to reuse")
 
     ends_s = [window["until_s"] for window in figures["working_set"]]
     counts = [window["blocks"] for window in figures["working_set"]]
     if len(ends_s) > 1:
         width_s = ends_s[1] - ends_s[0]
         begins_min = [(end_s - width_s) / 60 for end_s in ends_s]
-        working.bar(begins_min, counts, width=0.9 * width_s / 60, align="edge")
-    working.set(xlabel="minutes", ylabel="different blocks used")
-    try:
-        with replacing(path) as new:
-            figure.savefig(new, dpi=120)
-    except ValueError:
-        text = "is no name for a figure. Let it end in .png, .svg or .pdf."
-        raise KvsimError(f"{path}: {text}") from None
-    except OSError as error:
-        raise KvsimError(f"{path}: cannot be written: {error.strerror}.") from None
+        working.bar(
+            begins_min, counts, width=0.9 * width_s / 60, align="edge", color=CACHED, edgecolor=INK,
+            linewidth=0.4,
+        )  # fmt: skip
+    count_axis(working.yaxis)
+    number_axis(working.xaxis)
+    working.set_xlabel("Time in the trace (min)")
+    working.set_ylabel("Different blocks used")
+    set_title(working, "Working set")
+    return panels

@@ -10,7 +10,8 @@ import functools
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -20,10 +21,8 @@ import matplotlib.colors as mcolors
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from kvsim.errors import KvsimError
-from kvsim.results.tables import short
 from kvsim.scenario.writing import replacing
 
 INK = "#1a1a1a"
@@ -66,12 +65,29 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
+@contextmanager
+def settings(ours: Mapping[str, Any]) -> Iterator[None]:
+    """Draw with settings of ours and put back what they were.
+
+    No other setting is put back. The first plot of a notebook loads the notebook's way of showing
+    figures, which turns interactive mode on; `matplotlib.rc_context` would turn it off again, and
+    every later plot would stay blank.
+    """
+    parameters: Any = mpl.rcParams
+    before = {name: parameters[name] for name in ours}
+    parameters.update(ours)
+    try:
+        yield
+    finally:
+        parameters.update(before)
+
+
 def styled(plot: Callable[_P, _R]) -> Callable[_P, _R]:
     """Draw in this style, whatever the caller's own settings are, and leave those alone."""
 
     @functools.wraps(plot)
     def drawn(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with mpl.rc_context(RC):
+        with settings(RC):
             return plot(*args, **kwargs)
 
     return drawn
@@ -178,58 +194,23 @@ def _mixed(color: str, other: str, share: float) -> str:
     return mcolors.to_hex((float(red), float(green), float(blue)))
 
 
-def one_axes(ax: Axes | None, size_in: tuple[float, float] = (8.0, 4.5)) -> Axes:
-    """The axes to draw on: those given, or new ones of a size in inches (16:9 for a slide)."""
-    if ax is not None:
-        return ax
-    import matplotlib.pyplot as plt
-
-    return plt.subplots(figsize=size_in, layout="constrained")[1]
-
-
 def widths(count: int) -> list[float]:
     """Line widths that fall, so that a line is seen where a later one lies on it."""
     return [1.6 + 2.0 * (count - 1 - number) / max(1, count - 1) for number in range(count)]
 
 
-def many_axes(
-    axes: Iterable[Axes] | None, count: int, size_in: tuple[float, float], *, share_y: bool = False
-) -> list[Axes]:
-    """Axes side by side: those given, or new ones.
+class InputError(KvsimError):
+    """What a plot was given cannot be drawn.
 
-    Raises:
-        KvsimError: another number of axes was given.
+    Attributes:
+        problem: what is wrong and what to do, without the argument's name, for those who gave no
+            argument of that name, as on the command line.
     """
-    if axes is None:
-        import matplotlib.pyplot as plt
 
-        figure = plt.figure(figsize=size_in, layout="constrained")
-        return list(figure.subplots(1, count, sharey=share_y, squeeze=False)[0])
-    given = list(axes)
-    if len(given) != count:
-        raise KvsimError(f"axes: {len(given)} were given, and this plot needs {count}.")
-    return given
-
-
-def percent_axis(axis: Any, *, whole: bool = True) -> None:
-    """Show fractions as percent on an axis."""
-    axis.set_major_formatter(PercentFormatter(1.0, decimals=0 if whole else None))
-
-
-def short_axis(axis: Any) -> None:
-    """Show counts on an axis in thousands and millions, with few ticks."""
-    axis.set_major_locator(MaxNLocator(5))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
-
-
-def tick(value: float) -> str:
-    """A tick's number, without zeros that say nothing."""
-    text = short(value)
-    letter = text[-1] if text[-1].isalpha() else ""
-    number = text.removesuffix(letter)
-    if "." in number:
-        number = number.rstrip("0").rstrip(".")
-    return f"{number}{letter}"
+    def __init__(self, argument: str, problem: str) -> None:
+        """Say which argument of the plot it is about, and what is wrong."""
+        self.problem = problem
+        super().__init__(f"{argument}: {problem}")
 
 
 def text_color(background: Any) -> str:
@@ -264,43 +245,19 @@ def save(plot: Axes | Figure | Iterable[Axes], path: Path | str) -> Path:
     figure = _figure_of(plot)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with mpl.rc_context({**RC, **_SVG}), replacing(path) as new:
+        with settings({**RC, **_SVG}), replacing(path) as new:
             figure.savefig(new, format=kind, dpi=DPI, metadata=_METADATA[kind])
     except OSError as error:
         raise KvsimError(f"{path}: cannot be written: {error.strerror}.") from None
     return path
 
 
-def figure_of(
-    draw: Callable[..., object], size_in: tuple[float, float], num_axes: int = 1
-) -> Figure:
-    """A figure of its own with what a function draws, for files: no screen knows of it.
-
-    Args:
-        draw: takes the axes, or a list of them where there are several, side by side.
-        size_in: width and height in inches.
-        num_axes: how many axes.
-    """
-    with mpl.rc_context(RC):
-        figure = Figure(figsize=size_in, layout="constrained")
-        if num_axes == 1:
-            draw(figure.subplots())
-        else:
-            draw(list(figure.subplots(1, num_axes, sharey=True)))
-    return figure
-
-
 def svg_text(figure: Figure) -> str:
     """A figure as the text of an SVG; the same figure gives the same text."""
     text = io.StringIO()
-    with mpl.rc_context({**RC, **_SVG}):
+    with settings({**RC, **_SVG}):
         figure.savefig(text, format="svg", metadata=_METADATA["svg"])
     return text.getvalue()
-
-
-def bars_size_in(num_rows: int, width_in: float = 12.0) -> tuple[float, float]:
-    """Inches of a figure of horizontal bars with a number of rows."""
-    return width_in, 1.6 + 0.5 * max(3, num_rows)
 
 
 _SVG: Any = {"svg.hashsalt": "kvsim", "svg.fonttype": "path"}

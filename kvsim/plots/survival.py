@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
+from matplotlib.lines import Line2D
 
-from kvsim.errors import KvsimError
-from kvsim.plots.style import one_axes, percent_axis, policy_styles, styled
+from kvsim.plots.layout import (
+    NUMBERED_FROM,
+    add_legend,
+    number_ends,
+    numbered_labels,
+    one_axes,
+    set_title,
+)
+from kvsim.plots.scales import log_axis, percent_axis
+from kvsim.plots.style import INK, MUTED, InputError, policy_styles, styled
+from kvsim.results.tables import short
 from kvsim.study.frames import named_results, needed, scenario_policy
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from kvsim.results.store import RunResult
     from kvsim.study.frames import Results
 
 _IDLE_S_MIN = 1.0
 _NUM_BINS = 12
 _NUM_REQUESTS_MIN = 10
 """Requests in a bin below which its share says nothing."""
+_DEVICE_ALONE = "thin: on the device alone"
 
 
 @styled
@@ -28,7 +40,9 @@ def prefix_survival(results: Results, reuse: pd.DataFrame, *, ax: Axes | None = 
     """Share of the reusable prompt tokens that were found, by how long the prefix was idle.
 
     A point is over the tokens of all requests in a bin of idle times (equally wide in log time;
-    idle under 1 s counts as 1 s; bins of fewer than 10 requests are left out).
+    idle under 1 s counts as 1 s; bins of fewer than 10 requests are left out). The number of
+    requests in each bin stands at the top. Where runs have a tier, what was found there counts too,
+    and a thin line says what was on the device.
 
     Args:
         results: runs of one workload.
@@ -42,40 +56,106 @@ def prefix_survival(results: Results, reuse: pd.DataFrame, *, ax: Axes | None = 
     ax = one_axes(ax)
     offered = reuse[reuse["reusable_tokens"] > 0]
     if offered.empty:
-        raise KvsimError("reuse: no prompt shares a prefix with an earlier one.")
-    idle_s = offered["idle_s"].clip(lower=_IDLE_S_MIN)
-    edges = np.geomspace(_IDLE_S_MIN, max(float(idle_s.max()), 10 * _IDLE_S_MIN), _NUM_BINS + 1)
+        raise InputError("reuse", "no prompt shares a prefix with an earlier one.")
+    offered = offered.assign(idle_s=offered["idle_s"].clip(lower=_IDLE_S_MIN))
+    edges = np.geomspace(
+        _IDLE_S_MIN, max(float(offered["idle_s"].max()), 10 * _IDLE_S_MIN), _NUM_BINS + 1
+    )
+    middles = np.sqrt(edges[:-1] * edges[1:])
     named = named_results(results)
+    tiered = {name: _has_tier(result) for name, result in named.items()}
     styles = policy_styles([scenario_policy(result.scenario) for result in named.values()])
+    handles: list[Artist] = []
+    begins: list[tuple[float, float]] = []
+    ends: list[tuple[float, float]] = []
+    counts = []
     for (name, result), style in zip(named.items(), styles, strict=True):
-        ran = result.requests[result.requests["hit_tokens"].notna()]
-        joined = offered.assign(idle_s=idle_s).merge(
-            ran[["request_id", "hit_tokens"]], on="request_id"
-        )
-        if joined.empty:
-            raise KvsimError(f"{name}: has none of the workload's requests. Give its own reuse.")
-        bins = np.clip(np.digitize(joined["idle_s"], edges) - 1, 0, _NUM_BINS - 1)
-        # A hit may reach into a prompt that arrived meanwhile: no more than all of it is found.
-        found = np.minimum(joined["hit_tokens"].to_numpy(float), joined["reusable_tokens"])
-        num = np.bincount(bins, minlength=_NUM_BINS)
-        reusable = np.bincount(bins, joined["reusable_tokens"], _NUM_BINS)
-        kept = np.bincount(bins, found, _NUM_BINS)
+        num, on_device, anywhere = _binned(name, result, offered, edges)
         enough = num >= min(_NUM_REQUESTS_MIN, int(num.max()))
-        middles = np.sqrt(edges[:-1] * edges[1:])
-        ax.plot(
-            middles[enough],
-            (kept / np.maximum(reusable, 1))[enough],
-            color=style.color,
-            linestyle=style.dash,
-            marker=style.marker,
-            label=name,
+        counts.append(np.where(enough, num, 0))
+        look: dict[str, Any] = {"color": style.color, "linestyle": style.dash}
+        (handle,) = ax.plot(
+            middles[enough], anywhere[enough], marker=style.marker, label=name, **look
         )
-    ax.set_xscale("log")
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.set_ylim(0, 1.03)
+        if tiered[name]:
+            ax.plot(middles[enough], on_device[enough], linewidth=0.9, **look)
+        handles.append(handle)
+        begins.append((float(middles[enough][0]), float(anywhere[enough][0])))
+        ends.append((float(middles[enough][-1]), float(anywhere[enough][-1])))
+    # Numbers stand where the lines are further apart.
+    by_begin = np.std([y for _, y in begins]) > np.std([y for _, y in ends])
+    from_left = bool(by_begin) and len(named) >= NUMBERED_FROM
+    ax.set_xlim(edges[0] / (2 if from_left else 1), edges[-1])
+    log_axis(ax, "x")
+    ax.set_ylim(0, 1.1)
     percent_axis(ax.yaxis)
-    ax.set_xlabel("Idle time of the prefix (s)")
-    ax.set_ylabel("Reusable tokens found (%)")
-    ax.set_title("Survival of a prefix")
-    ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    ax.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    _write_counts(ax, middles, np.array(counts))
+    ax.set_xlabel("Idle time of the prefix (s); at the top: requests behind a point")
+    ax.set_ylabel(f"Reusable tokens found{_where(list(tiered.values()))} (%)")
+    set_title(ax, "Survival of a prefix")
+    side = "left" if from_left else "right"
+    number_ends(ax, begins if from_left else ends, [style.color for style in styles], side)
+    labels = numbered_labels(list(named))
+    if any(tiered.values()):
+        handles.append(Line2D([], [], color=MUTED, linewidth=0.9))
+        labels.append(_DEVICE_ALONE)
+    add_legend(ax, handles, labels)
     return ax
+
+
+def _binned(
+    name: str, result: RunResult, offered: pd.DataFrame, edges: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Requests, and the shares found on the device and anywhere, of each bin [bins].
+
+    Raises:
+        InputError: the run has none of the requests.
+    """
+    columns = ["request_id", "hit_tokens", "external_hit_tokens"]
+    ran = result.requests.loc[result.requests["hit_tokens"].notna(), columns]
+    joined = offered.merge(ran, on="request_id")
+    if joined.empty:
+        raise InputError(
+            "reuse", f"{name} ran another workload. Draw runs of one workload, with its own reuse."
+        )
+    num_bins = len(edges) - 1
+    bins = np.clip(np.digitize(joined["idle_s"], edges) - 1, 0, num_bins - 1)
+    num = np.bincount(bins, minlength=num_bins)
+    reusable = joined["reusable_tokens"].to_numpy(float)
+    on_device = joined["hit_tokens"].to_numpy(float)
+    loaded = joined["external_hit_tokens"].to_numpy(float, na_value=0.0)
+    in_all = np.maximum(np.bincount(bins, reusable, num_bins), 1)
+    # A hit may reach into a prompt that arrived meanwhile: no more than all of it is found.
+    device, anywhere = (
+        np.bincount(bins, np.minimum(found, reusable), num_bins) / in_all
+        for found in (on_device, on_device + loaded)
+    )
+    return num, device, anywhere
+
+
+def _has_tier(result: RunResult) -> bool:
+    return bool(result.summary.get("tiers"))
+
+
+def _where(tiered: list[bool]) -> str:
+    """Where tokens were found, in words."""
+    if not any(tiered):
+        return " on the device"
+    return " on\ndevice and tier" if all(tiered) else " on\ndevice and, where there is one, tier"
+
+
+def _write_counts(ax: Axes, middles: np.ndarray, counts: np.ndarray) -> None:
+    """The number of requests in each bin, along the top; a range where runs differ.
+
+    Args:
+        ax: with its scale set.
+        middles: of the bins [bins], in s.
+        counts: requests [runs, bins], 0 where too few to show.
+    """
+    for middle, column in zip(middles, counts.T, strict=True):
+        known = column[column > 0]
+        if len(known):
+            low, high = int(known.min()), int(known.max())
+            text = short(high) if low == high else f"{short(low)}–{short(high)}"
+            ax.text(middle, 1.05, text, ha="center", va="center", fontsize=8, color=INK)

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import PercentFormatter
 
-from kvsim.errors import KvsimError
-from kvsim.plots.pool import thinned
-from kvsim.plots.style import INK, one_axes, policy_styles, styled
+from kvsim.plots.layout import add_legend, bars_size_in, folded, one_axes, set_title
+from kvsim.plots.pool import run_name, thinned, whole
+from kvsim.plots.scales import number_axis, percent_axis
+from kvsim.plots.style import INK, InputError, policy_styles, styled
 from kvsim.study.frames import named_results, scenario_policy
 
 if TYPE_CHECKING:
-    import pandas as pd
-
+    from kvsim.results.store import RunResult
     from kvsim.study.frames import Results
 
 _LINKS = {
@@ -49,40 +48,48 @@ def bytes_by_tier(results: Results, *, ax: Axes | None = None) -> Axes:
         for tier, figures in (result.summary.get("tiers") or {}).items()
     ]
     if not rows:
-        raise KvsimError("results: no run has a tier. Set offload: in the scenario.")
-    ax = one_axes(ax, (9.0, 1.4 + 0.7 * len(rows)))
+        raise InputError("results", "no run has a tier. Set offload: in the scenario.")
+    names = [f"{name}: {tier}" for name, tier, _, _ in rows]
+    width_in, height_in = bars_size_in(names, 9.0)
+    ax = one_axes(
+        ax, (width_in, max(height_in, 1.4 + (0.7 if len(rows) <= 14 else 0.5) * len(rows)))
+    )
     most = max(max(f["bytes_stored"], f["bytes_loaded"]) for _, _, f, _ in rows)
     for row, (_, _, figures, style) in enumerate(rows):
         for shift, key, hatch in ((-0.2, "bytes_stored", ""), (0.2, "bytes_loaded", "///")):
             gigabytes = figures[key] / 1e9
             ax.barh(row + shift, gigabytes, 0.38, color=style.color, hatch=hatch, edgecolor="white")
             word = key.removeprefix("bytes_")
-            ax.text(gigabytes, row + shift, f" {word} {gigabytes:,.1f}", va="center", size=9.5)
-    ax.set_yticks(range(len(rows)), [f"{name}: {tier}" for name, tier, _, _ in rows])
+            amount = f"{gigabytes:,.1f}" if gigabytes >= 10 else f"{gigabytes:.3g}"
+            ax.text(gigabytes, row + shift, f" {word} {amount}", va="center", size=9.5)
+    ax.set_yticks(range(len(rows)), [folded(name) for name in names])
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_xlim(0, most / 1e9 * 1.3 if most else 1)
     ax.grid(visible=False, axis="y")
+    number_axis(ax.xaxis, lambda value: f"{value:,.6g}")
     ax.set_xlabel("Stored and loaded (GB)")
-    ax.set_title("Bytes by tier")
+    set_title(ax, "Bytes by tier")
     return ax
 
 
 @styled
-def link_utilization(timeline: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+def link_utilization(result: RunResult, *, name: str | None = None, ax: Axes | None = None) -> Axes:
     """How busy each link and direction is over time, as a share of its bandwidth.
 
     A point is the mean over a sixtieth of the time, or over the timeline's own interval if longer.
 
     Args:
-        timeline: `RunResult.timeline`; its columns of utilization, 0 to 1.
+        result: the run; its timeline's columns of utilization, 0 to 1.
+        name: what it is called in the title; None for its variant, or its scenario.
         ax: where to draw.
 
     Raises:
         KvsimError: the timeline knows no link.
     """
+    timeline = whole(result).timeline
     links = [name for name in _LINKS if name in timeline and timeline[name].notna().any()]
     if not links:
-        raise KvsimError("timeline: knows no link. Set offload: in the scenario.")
+        raise InputError("timeline", "there is no link. Set offload: in the scenario.")
     ax = one_axes(ax)
     known = timeline[timeline[links].notna().all(axis="columns")]  # some time passed before
     times, busy, unit = thinned(known, links, _NUM_POINTS_MAX)
@@ -102,9 +109,9 @@ def link_utilization(timeline: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     # A link that is hardly busy is drawn larger, or there would be nothing to see.
     ax.set_ylim(0, 1.05 if most > 0.5 or most <= 0 else 1.2 * most)
     ax.set_xlim(float(np.min(times)), float(np.max(times)) or 1.0)
-    ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+    percent_axis(ax.yaxis)
     ax.set_xlabel(f"Simulated time ({unit})")
     ax.set_ylabel("Link busy (%)")
-    ax.set_title("Link utilization")
-    ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    set_title(ax, "Link utilization", run_name(result, name))
+    add_legend(ax)
     return ax

@@ -26,6 +26,16 @@ class EngineProfile:
             drops its block only where EAGLE is on; its lookup may read the last token; the end of
             a prompt is entered in the index.
         masks_follow_eagle: masks and the index give an EAGLE group its block beyond a boundary.
+        keeps_whole_units: every block of a window group is worth keeping whose size is the unit of
+            hits; else a window of one token keeps none.
+        cuts_every_hit: every full-attention group is cut back to the hit, not only those of the
+            first spec: the others keep what their own lookup found.
+        counts_lookups: prefix-cache counters count every lookup of a request that waits; else the
+            one it is admitted with.
+        spares_lone_prefills: a chunk is not cut to the long-prefill threshold while its request is
+            the only one.
+        has_async: how its steps overlap is known; they do by default.
+        has_key_lookahead: with a drafter a block's key covers what it reads behind the block.
     """
 
     name: str
@@ -35,14 +45,58 @@ class EngineProfile:
     has_junctions: bool
     follows_eagle: bool
     masks_follow_eagle: bool
+    keeps_whole_units: bool
+    cuts_every_hit: bool
+    counts_lookups: bool
+    spares_lone_prefills: bool
+    has_async: bool = False
+    has_key_lookahead: bool = False
 
 
 PROFILES = {
     profile.name: profile
     for profile in (
-        EngineProfile("vllm-0.22", APPEND, None, False, False, False, False),
-        EngineProfile("vllm-0.23", PREPEND_UNCACHED_WINDOW, None, True, False, False, True),
-        EngineProfile("vllm-0.33", PREPEND_UNCACHED, 0, True, True, True, True),
+        EngineProfile(
+            "vllm-0.22",
+            APPEND,
+            None,
+            has_retention=False,
+            has_junctions=False,
+            follows_eagle=False,
+            masks_follow_eagle=False,
+            keeps_whole_units=True,
+            cuts_every_hit=False,
+            counts_lookups=True,
+            spares_lone_prefills=False,
+        ),
+        EngineProfile(
+            "vllm-0.23",
+            PREPEND_UNCACHED_WINDOW,
+            None,
+            has_retention=True,
+            has_junctions=False,
+            follows_eagle=False,
+            masks_follow_eagle=True,
+            keeps_whole_units=False,
+            cuts_every_hit=False,
+            counts_lookups=True,
+            spares_lone_prefills=False,
+        ),
+        EngineProfile(
+            "vllm-0.33",
+            PREPEND_UNCACHED,
+            0,
+            has_retention=True,
+            has_junctions=True,
+            follows_eagle=True,
+            masks_follow_eagle=True,
+            keeps_whole_units=False,
+            cuts_every_hit=True,
+            counts_lookups=False,
+            spares_lone_prefills=True,
+            has_async=True,
+            has_key_lookahead=True,
+        ),
     )
 }
 

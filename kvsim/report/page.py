@@ -156,7 +156,9 @@ def _recommendation(runs: Runs, comparison: Comparison | None, ceiling: float | 
     said += findings.tier_findings(labelled(runs.frame, others))
     if not said or (len(said) == 1 and said[0].startswith("Nothing is offloaded")):
         said.insert(0, "One configuration was run, so there is nothing to choose between.")
-    cautions = findings.cautions(runs.frame, runs.warnings)
+    told = (result.summary.get("step_times") or {} for result in runs.results.values())
+    says = dict.fromkeys(text for step_times in told if (text := step_times.get("says")))
+    cautions = [*findings.cautions(runs.frame, runs.warnings), *says]
     return (
         f'<div class="recommendation">{_list(said)}</div>'
         f"<p>What stands against taking this at face value:</p>{_list(cautions)}"
@@ -203,8 +205,8 @@ def _setup(runs: Runs, ceiling: float | None) -> str:
         "Model": _model(scenario),
         "Node": f"{_node(scenario)}, tensor parallel {scenario.num_ranks}",
         "Block pool": f"{_range(runs.frame['num_blocks'])} blocks",
-        "Engine": f"{scenario.engine.profile}, {scenario.engine.max_num_batched_tokens:,} tokens a "
-        f"step, {scenario.engine.max_num_seqs} sequences, up to {scenario.max_model_len:,} tokens",
+        "Engine": f"{scenario.engine.profile}, {scenario.max_num_batched_tokens:,} tokens a "
+        f"step, {scenario.max_num_seqs} sequences, up to {scenario.max_model_len:,} tokens",
         "Policies": "; ".join(dict.fromkeys(str(policy) for policy in runs.frame["policy"])),
         "Workload": f"{_workload(scenario)}: {int(first['num_requests']):,} requests, "
         f"{_range(runs.frame['arrivals_per_s'])} a second, "
@@ -373,11 +375,10 @@ def _figures(runs: Runs, ceiling: float | None, left_out: list[str]) -> Iterator
 
 @dataclass(frozen=True)
 class _Plot:
-    """A plot to be made: what to call on new axes, how many and how large, and its caption."""
+    """A plot to be made: what to call on new axes, its caption, and how many axes."""
 
     draw: Callable[..., object]
     caption: str
-    size_in: tuple[float, float] = (9.0, 4.4)
     num_axes: int = 1
 
 
@@ -415,13 +416,11 @@ def _sweep_plots(runs: Runs, ceiling: float | None) -> Iterator[_Plot]:
         yield _Plot(
             lambda ax: plots.heat_map(runs.frame, x, y, ax=ax),
             f"Token hit rate over {x} and {y}.",
-            (9.0, 4.8),
         )
 
 
 def _run_plots(runs: Runs) -> Iterator[_Plot]:
     from kvsim import plots
-    from kvsim.plots.style import bars_size_in
     from kvsim.study.probe import is_probe, read_probe
 
     results = runs.results
@@ -430,7 +429,6 @@ def _run_plots(runs: Runs) -> Iterator[_Plot]:
         yield _Plot(
             lambda axes: plots.policies_side_by_side(means, axes=axes),
             "Policies side by side: hit rate, TTFT, and what leaves the cache.",
-            bars_size_in(len(means)),
             3,
         )
     if not results:
@@ -439,7 +437,6 @@ def _run_plots(runs: Runs) -> Iterator[_Plot]:
         yield _Plot(
             lambda axes: plots.retention_tradeoff(read_probe(results), axes=axes),
             "Retention trade-off: what each policy keeps of many sessions, and of one.",
-            bars_size_in(len(results), 13.0),
             4,
         )
     objective = runs.scenario.objective
@@ -455,36 +452,30 @@ def _run_plots(runs: Runs) -> Iterator[_Plot]:
     for label in _shown_alone(runs):
         result = results[label]
         yield _Plot(
-            lambda ax, r=result: plots.pool_by_state(r.timeline, ax=ax),
+            lambda ax, r=result, n=label: plots.pool_by_state(r, name=n, ax=ax),
             f"{label}, pool by state: blocks in use, free but cached, and blank.",
-            (9.0, 3.6),
         )
         yield _Plot(
-            lambda ax, r=result: plots.pool_by_group(r, ax=ax),
+            lambda ax, r=result, n=label: plots.pool_by_group(r, name=n, ax=ax),
             f"{label}, pool by KV cache group: which group's blocks are cached.",
-            (9.0, 3.6),
         )
         if result.summary["evicted_blocks"]:
             yield _Plot(
-                lambda ax, r=result: plots.evictions(r, ax=ax),
+                lambda ax, r=result, n=label: plots.evictions(r, name=n, ax=ax),
                 f"{label}, what evicted what: cached blocks lost, by the group that took them.",
-                (9.0, 4.4),
             )
     if any(result.summary.get("tiers") for result in results.values()):
-        num_tiers = sum(len(result.summary.get("tiers") or {}) for result in results.values())
         yield _Plot(
             lambda ax: plots.bytes_by_tier(results, ax=ax),
             "Bytes by tier: stored and loaded.",
-            (9.0, 1.4 + 0.7 * num_tiers),
         )
         for label in _shown_alone(runs):
             if not results[label].summary.get("tiers"):
                 continue
-            timeline = results[label].timeline
+            result = results[label]
             yield _Plot(
-                lambda ax, t=timeline: plots.link_utilization(t, ax=ax),
+                lambda ax, r=result, n=label: plots.link_utilization(r, name=n, ax=ax),
                 f"{label}, link utilization over time.",
-                (9.0, 3.6),
             )
 
 
@@ -496,9 +487,10 @@ def _shown_alone(runs: Runs) -> list[str]:
 
 def _drawn(plot: _Plot) -> str:
     """A plot as a figure of the page, its SVG inside."""
-    from kvsim.plots.style import figure_of, svg_text
+    from kvsim.plots.layout import figure_of
+    from kvsim.plots.style import svg_text
 
-    svg = svg_text(figure_of(plot.draw, plot.size_in, plot.num_axes))
+    svg = svg_text(figure_of(plot.draw, plot.num_axes))
     picture = base64.b64encode(svg.encode()).decode()
     caption = _text(plot.caption)
     return (

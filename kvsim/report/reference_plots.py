@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kvsim import plots
 from kvsim.errors import KvsimError
-from kvsim.plots.style import bars_size_in, figure_of
+from kvsim.plots.layout import figure_of
 from kvsim.results.store import RunResult
 from kvsim.study.reuse import reuse
 
@@ -16,21 +16,16 @@ def draw_reference(results: Mapping[str, RunResult], directory: Path) -> None:
     """Draw policies, tiers, TTFT and survival of results by variant into a directory."""
     if len(results) > 1:
         frame = plots.frame(results)
-        policies = figure_of(
-            lambda axes: plots.policies_side_by_side(frame, axes=axes), bars_size_in(len(frame)), 3
-        )
+        policies = figure_of(lambda axes: plots.policies_side_by_side(frame, axes=axes), 3)
         plots.save(policies, directory / "policies.png")
-    num_tiers = sum(len(result.summary["tiers"]) for result in results.values())
-    if num_tiers:
-        tiers = figure_of(
-            lambda ax: plots.bytes_by_tier(results, ax=ax), (9.0, 1.4 + 0.7 * num_tiers)
-        )
+    if any(result.summary["tiers"] for result in results.values()):
+        tiers = figure_of(lambda ax: plots.bytes_by_tier(results, ax=ax))
         plots.save(tiers, directory / "tiers.png")
-    ttft = figure_of(lambda ax: plots.ttft_distribution(results, ax=ax), (8.0, 4.5))
+    ttft = figure_of(lambda ax: plots.ttft_distribution(results, ax=ax))
     plots.save(ttft, directory / "ttft.png")
     try:
         offered = reuse(next(iter(results.values())).scenario)
-        survival = figure_of(lambda ax: plots.prefix_survival(results, offered, ax=ax), (8.0, 4.5))
+        survival = figure_of(lambda ax: plots.prefix_survival(results, offered, ax=ax))
     except KvsimError:
         return  # a workload whose arrivals depend on the run, or that shares nothing
     plots.save(survival, directory / "survival.png")

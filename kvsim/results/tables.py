@@ -86,6 +86,7 @@ _LEAST_FIRST = (
 
 def _row(summary: Mapping[str, Any]) -> dict[str, str]:
     hit, queried = short(summary["hit_tokens"]), short(summary["queried_tokens"])
+    mark = "*" if summary.get("overload") else ""
     ttft = [_plain_seconds(summary["ttft_s"][key]) for key in ("p50", "p90", "p99")]
     stored, loaded = short(summary["bytes_stored"]), short(summary["bytes_loaded"])
     took = [_plain_seconds(summary[key]) for key in ("simulated_s", "wall_s")]
@@ -95,7 +96,7 @@ def _row(summary: Mapping[str, Any]) -> dict[str, str]:
         "hit /\nqueried": f"{hit}/{queried}",
         "request\nhits": percent(summary["request_hit_rate"]),
         _REFUSED: short(summary["num_refused"]),
-        "TTFT s\np50/p90/p99": "/".join(ttft),
+        "TTFT s\np50/p90/p99": "/".join(ttft) + mark,
         "TPOT\np50": seconds(summary["tpot_s"]["p50"]),
         _GOODPUT: percent(summary.get("goodput")),
         "req\n/s": short(summary["requests_per_s"]),

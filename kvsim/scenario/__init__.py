@@ -16,6 +16,7 @@ from kvsim.scenario.parts import (
     Objective,
     Output,
     RooflineStepTime,
+    TableStepTime,
 )
 from kvsim.scenario.scenario import Scenario
 from kvsim.scenario.sessions import Sessions
@@ -46,5 +47,6 @@ __all__ = [
     "Sessions",
     "Sweep",
     "SyntheticWorkload",
+    "TableStepTime",
     "TraceWorkload",
 ]

@@ -15,8 +15,10 @@ from kvsim.scenario import (
     Scenario,
     ScriptWorkload,
     SyntheticWorkload,
+    TableStepTime,
     TraceWorkload,
 )
+from kvsim.scenario.defaults import async_default
 from kvsim.scenario.keys import derive_blocks
 from kvsim.scenario.offload import link_spec
 
@@ -53,27 +55,91 @@ def _describe_one(scenario: Scenario) -> str:
         f"Concurrency as the engine reports it: {at_once:.2f} requests of "
         f"{scenario.max_model_len:,} tokens. It does not say how many sessions stay cached."
     )
+    lines += _engine(scenario)
     lines += _tiers(scenario)
     lines += _workload(scenario.workload)
     lines.append("Step time:")
     if isinstance(scenario.step_time, ConstantStepTime):
         chosen = scenario.step_time
         lines.append(f"  constant: {chosen.step_s:g} s a step, {chosen.token_s:g} s a token")
+    elif isinstance(scenario.step_time, TableStepTime):
+        lines.append(f"  table of measured steps: {scenario.step_time.file}")
     elif gpu is not None:
-        from kvsim.times.step_time import step_time_notes
+        from kvsim.times.constants import constants_of
+        from kvsim.times.roofline import overrides, roofline_notes
+        from kvsim.times.work import Layout
 
         chosen_roofline = scenario.step_time
         lines += [
             f"  {note}"
-            for note in step_time_notes(
+            for note in roofline_notes(
                 model,
                 gpu,
-                chosen_roofline.compute_efficiency,
-                chosen_roofline.memory_efficiency,
-                chosen_roofline.overhead_s,
+                Layout(
+                    scenario.num_ranks,
+                    draft_tokens=0
+                    if scenario.engine.speculative is None
+                    else scenario.engine.speculative.tokens,
+                ),
+                engine=chosen_roofline.engine,
+                asynchronous=scenario.async_scheduling,
+                constants=None
+                if chosen_roofline.constants_file is None
+                else constants_of(chosen_roofline.constants_file),
+                override=overrides(
+                    chosen_roofline.compute_efficiency,
+                    chosen_roofline.memory_efficiency,
+                    chosen_roofline.overhead_s,
+                ),
             )
         ]
     return "\n".join(lines)
+
+
+def _engine(scenario: Scenario) -> list[str]:
+    """What a step holds and how steps follow each other, with the reason of each default."""
+    engine, batch = scenario.engine, scenario.batch_defaults
+
+    def reason(written: object, default: str) -> str:
+        return default if written is None else "as set"
+
+    async_reason = reason(engine.async_scheduling, async_default(engine.profile)[1])
+    overlap = (
+        f"two steps in flight, {scenario.max_in_flight_tokens:,} tokens"
+        if scenario.async_scheduling
+        else "one step at a time"
+    )
+    lines = [
+        "Engine:",
+        f"  {scenario.max_num_batched_tokens:,} tokens a step "
+        f"({reason(engine.max_num_batched_tokens, batch.reason)})",
+        f"  {scenario.max_num_seqs:,} requests running at once "
+        f"({reason(engine.max_num_seqs, batch.reason)})",
+        f"  asynchronous scheduling {'on' if scenario.async_scheduling else 'off'}: {overlap} "
+        f"({async_reason})",
+    ]
+    drafts = engine.speculative
+    if drafts is not None:
+        several = f"{drafts.tokens} draft token{'s' * (drafts.tokens > 1)}"
+        chances = ", ".join(f"{chance:.3g}" for chance in dict.fromkeys(drafts.chances))
+        lines.append(
+            f"  {several} a request and step, each accepted at {chances} after those before it"
+        )
+        lines.append(f"  {_lookahead(scenario)}")
+    return lines
+
+
+def _lookahead(scenario: Scenario) -> str:
+    if not scenario.drops_lookahead_block:
+        tokens = scenario.key_lookahead_tokens
+        several = f"{tokens} token{'s' * (tokens > 1)}"
+        return f"no block is dropped for the drafter: keys cover {several} behind a block"
+    if scenario.offload is not None:
+        return "hits drop a block for the drafter: so it is with offload"
+    written = scenario.engine.speculative
+    if written is not None and written.disable_lookahead_block_hashes:
+        return "hits drop a block for the drafter: disable_lookahead_block_hashes is set"
+    return f"hits drop a block for the drafter: so does {scenario.engine.profile}"
 
 
 def _workload(workload: TraceWorkload | ScriptWorkload | SyntheticWorkload) -> list[str]:
@@ -159,7 +225,7 @@ def _group(group: KVGroup) -> str:
     window = "" if group.sliding_window is None else f", window {group.sliding_window} tokens"
     if group.attention_chunk_size is not None:
         window = f", chunks of {group.attention_chunk_size} tokens"
-    eagle = ", drops a look-ahead block" if group.eagle else ""
+    eagle = ", draft layers" if group.eagle else ""
     size = "" if group.bytes_per_block is None else f", {group.bytes_per_block:,} bytes a block"
     name = f"{group.name}: " if group.name else ""
     kind = "states" if group.kind == "mamba" else group.kind.replace("_", " ")

@@ -16,6 +16,7 @@ from kvsim.capacity.sizes import BlockSizes, block_sizes
 from kvsim.errors import UnknownNameError, show
 from kvsim.planning.settings import HOPPER, Settings
 from kvsim.policies.profiles import PROFILES
+from kvsim.scenario.defaults import BatchDefaults, async_default, batch_defaults
 from kvsim.scenario.fields import TOKENS_MAX, DirectoryName, kind_of
 from kvsim.scenario.model import CustomModel
 from kvsim.scenario.offload import CpuOffload, MooncakeOffload
@@ -28,6 +29,7 @@ from kvsim.scenario.parts import (
     Objective,
     Output,
     RooflineStepTime,
+    TableStepTime,
 )
 from kvsim.scenario.sweep import Sweep
 from kvsim.scenario.synthetic import SyntheticWorkload
@@ -78,7 +80,9 @@ class ScenarioKeys(Section):
         | None
     ) = Field(default=None, description="tiers beyond the GPU's memory, kind: cpu or mooncake")
     step_time: Annotated[
-        Annotated[RooflineStepTime, Tag("roofline")] | Annotated[ConstantStepTime, Tag("constant")],
+        Annotated[RooflineStepTime, Tag("roofline")]
+        | Annotated[ConstantStepTime, Tag("constant")]
+        | Annotated[TableStepTime, Tag("table")],
         kind_of("roofline"),
     ] = Field(default=RooflineStepTime(), description="how long a step takes")
     workload: Annotated[
@@ -126,8 +130,9 @@ class ScenarioKeys(Section):
             block_size=engine.block_size,
             enable_prefix_caching=self.cache.enable_prefix_caching,
             max_model_len=longest if isinstance(longest, int) else None,
-            max_num_batched_tokens=engine.max_num_batched_tokens,
-            async_scheduling=False,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            async_scheduling=self.async_scheduling,
+            draft_tokens=0 if engine.speculative is None else engine.speculative.tokens,
             prefix_match_unit=engine.prefix_match_unit,
             mamba_cache_mode=engine.mamba_cache_mode,
             mamba_block_size=engine.mamba_block_size,
@@ -150,7 +155,8 @@ class ScenarioKeys(Section):
             KvsimError: its config is not understood, or the engine would refuse the settings.
         """
         if isinstance(self.model, str):
-            return catalog.model(self.model, self.plan_settings)
+            model = catalog.model(self.model, self.plan_settings)
+            return model if self.engine.speculative is None else model.with_draft_layer()
         return self.model.spec(self.plan_settings, self._directory)
 
     def on_one_gpu(self) -> Self:
@@ -185,6 +191,48 @@ class ScenarioKeys(Section):
                 self.max_in_flight_tokens,
             )
         return longest or TOKENS_MAX
+
+    @property
+    def batch_defaults(self) -> BatchDefaults:
+        """What the engine takes for keys about a step's size that are left out."""
+        gpu = self.gpu_spec
+        return batch_defaults(*(None, None) if gpu is None else (gpu.name, gpu.hbm_bytes))
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Tokens of a step: as set, or the engine's default on the GPU."""
+        return self.engine.max_num_batched_tokens or self.batch_defaults.max_num_batched_tokens
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Requests that run at once: as set, or the engine's default on the GPU."""
+        return self.engine.max_num_seqs or self.batch_defaults.max_num_seqs
+
+    @property
+    def async_scheduling(self) -> bool:
+        """Whether steps overlap: as set, or as the profile does."""
+        written = self.engine.async_scheduling
+        return async_default(self.engine.profile)[0] if written is None else written
+
+    @property
+    def key_lookahead_tokens(self) -> int:
+        """Tokens behind a block that its key covers for a drafter; 0 where hits drop a block."""
+        speculative = self.engine.speculative
+        if speculative is None or self.drops_lookahead_block:
+            return 0
+        return speculative.mtp_layers
+
+    @property
+    def drops_lookahead_block(self) -> bool:
+        """Whether hits drop a block for a drafter."""
+        speculative = self.engine.speculative
+        if speculative is None:
+            return any(group.eagle for group in self.model_spec.groups)
+        return (
+            self.offload is not None
+            or speculative.disable_lookahead_block_hashes
+            or not PROFILES[self.engine.profile].has_key_lookahead
+        )
 
     @property
     def num_ranks(self) -> int:
@@ -231,4 +279,5 @@ def derive_blocks(scenario: ScenarioKeys) -> BlockDerivation:
         node.num_blocks,
         pipeline_parallel=node.pipeline_parallel,
         data_parallel=node.data_parallel,
+        kv_cache_bytes=scenario.engine.kv_cache_memory,
     )

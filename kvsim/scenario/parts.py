@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Literal
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Strict,
+    Tag,
+)
 
 from kvsim import catalog
 from kvsim.errors import UnknownNameError, show
-from kvsim.scenario.fields import TOKENS_MAX, Bytes, Count, Fraction, Seconds, Tokens
+from kvsim.scenario.fields import TOKENS_MAX, Bytes, Count, Fraction, Seconds, Text, Tokens
 from kvsim.scenario.kv_cache import KVCacheKeys
 from kvsim.scenario.validation import Section
 from kvsim.units import parse_bytes, parse_bytes_per_s, parse_flops_per_s
@@ -106,10 +116,10 @@ class GivenGpu(Section):
             "custom",
             self.hbm,
             self.bandwidth or 0.0,
-            self.fp8,
-            self.fp4,
-            self.bf16,
-            (int(major), int(minor)) if written else None,
+            fp8_flops_per_s=self.fp8,
+            fp4_flops_per_s=self.fp4,
+            bf16_flops_per_s=self.bf16,
+            capability=(int(major), int(minor)) if written else None,
         )
 
 
@@ -183,6 +193,53 @@ class Node(Section):
     )
 
 
+def _acceptance(value: object) -> object:
+    """Rates per position cannot rise: a draft counts only where those before it are accepted."""
+    if isinstance(value, list | tuple) and any(
+        later > earlier
+        for earlier, later in pairwise(value)
+        if isinstance(earlier, int | float) and isinstance(later, int | float)
+    ):
+        raise ValueError(
+            f"{list(value)} rises. Give for each position the share of steps whose draft "
+            "there is accepted, as engines log it, as in [0.8, 0.6]."
+        )
+    return value
+
+
+Rate = Annotated[float, Field(ge=0, le=1)]
+
+
+class Speculative(Section):
+    """Draft tokens: MTP or EAGLE, whose drafter is part of the model."""
+
+    tokens: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1, description="draft tokens a request has checked in a step"
+    )
+    acceptance: Annotated[
+        Rate | Annotated[tuple[Rate, ...], Strict(False)], BeforeValidator(_acceptance)
+    ] = Field(
+        description="chance that a draft is accepted if those before it are; or a list with, for "
+        "each position, the share of steps whose draft there is accepted"
+    )
+    mtp_layers: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1, description="draft layers one behind the other; each reads one token further"
+    )
+    disable_lookahead_block_hashes: bool = Field(
+        default=False,
+        description="hits drop a block for the drafter, as they do with offload, instead of keys "
+        "that cover what it reads behind a block",
+    )
+
+    @property
+    def chances(self) -> tuple[float, ...]:
+        """The chance of each draft where those before it are accepted."""
+        if isinstance(self.acceptance, float):
+            return (self.acceptance,) * self.tokens
+        rates = (1.0, *self.acceptance)
+        return tuple(later / earlier if earlier else 0.0 for earlier, later in pairwise(rates))
+
+
 class Engine(KVCacheKeys):
     """How the engine is started; defaults are its own unless said."""
 
@@ -194,11 +251,47 @@ class Engine(KVCacheKeys):
         description="longest sequence admitted, tokens; null for the model's longest, auto for the "
         "longest that fits the pool",
     )
-    max_num_batched_tokens: Tokens = Field(default=8192, description="most tokens of one step")
-    max_num_seqs: Count = Field(default=256, description="most requests running at once")
+    async_scheduling: bool | None = Field(
+        default=None,
+        description="plan a step while the one before it runs; null for what the profile does",
+    )
+    max_num_batched_tokens: Tokens | None = Field(
+        default=None,
+        description="most tokens of one step; null for the engine's default on the GPU",
+    )
+    max_num_seqs: Count | None = Field(
+        default=None,
+        description="most requests running at once; null for the engine's default on the GPU",
+    )
+    max_num_active_seqs: Count | None = Field(
+        default=None, description="fewer requests running at once than that; null for as many"
+    )
     long_prefill_token_threshold: Annotated[int, Field(ge=0, le=TOKENS_MAX)] = Field(
         default=0,
         description="most prompt tokens of one request in a step while others wait; 0 for no cap",
+    )
+    policy: Literal["fcfs", "priority"] = Field(
+        default="fcfs",
+        description="who is served first and preempted last: by arrival, or by request priority",
+    )
+    watermark: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0,
+        description="fraction of the pool an admission leaves free while others run",
+    )
+    scheduler_reserve_full_isl: bool = Field(
+        default=True, description="admit a request only if its whole prompt fits"
+    )
+    prefill_schedule_interval: Count = Field(
+        default=1,
+        description="steps from one that computes prompts to the next, while others decode",
+    )
+    kv_cache_memory: Bytes | None = Field(
+        default=None,
+        description="bytes of a GPU for KV; null for what utilization, weights and the reserve "
+        "leave",
+    )
+    speculative: Speculative | None = Field(
+        default=None, description="draft tokens (MTP, EAGLE); null for none"
     )
 
 
@@ -220,17 +313,36 @@ class RooflineStepTime(Section):
     """Step time from compute, memory traffic and a fixed overhead."""
 
     kind: Literal["roofline"] = Field(default="roofline", description="step-time model")
+    engine: Literal["vllm", "sglang", "tensorrt-llm"] = Field(
+        default="vllm", description="engine whose fitted constants are used; timing alone"
+    )
+    constants: Text | None = Field(
+        default=None,
+        description="file of constants, as `kvsim calibrate` writes one, relative to the file "
+        "that names it; null for those of the catalog",
+    )
     compute_efficiency: Fraction | None = Field(
         default=None,
-        description="fraction of peak FLOP/s that is reached; null for the model's default",
+        description="fraction of peak FLOP/s that products reach; null for the fitted constants",
     )
     memory_efficiency: Fraction | None = Field(
         default=None,
-        description="fraction of peak memory bandwidth reached; null for the model's default",
+        description="fraction of peak bandwidth that reads reach; null for the fitted constants",
     )
     overhead_s: Seconds | None = Field(
-        default=None, description="fixed time of a step; null for the model's default"
+        default=None,
+        description="time of a step, layers included; null for the fitted constants",
     )
+    _directory: Path = PrivateAttr(default_factory=Path)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Keep the directory that the path is relative to."""
+        self._directory = (context or {}).get("directory", Path())
+
+    @property
+    def constants_file(self) -> Path | None:
+        """Where the constants are; None for those of the catalog."""
+        return None if self.constants is None else self._directory / self.constants
 
 
 class ConstantStepTime(Section):
@@ -239,6 +351,23 @@ class ConstantStepTime(Section):
     kind: Literal["constant"] = Field(description="step-time model")
     step_s: Seconds = Field(description="time of a step")
     token_s: Seconds = Field(default=0.0, description="time of each token scheduled in it, on top")
+
+
+class TableStepTime(Section):
+    """Step time from measured steps."""
+
+    kind: Literal["table"] = Field(description="step-time model")
+    path: Text = Field(description="CSV file of measured steps, relative to the file that names it")
+    _directory: Path = PrivateAttr(default_factory=Path)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Keep the directory that the path is relative to."""
+        self._directory = (context or {}).get("directory", Path())
+
+    @property
+    def file(self) -> Path:
+        """Where the table is."""
+        return self._directory / self.path
 
 
 class Objective(Section):

@@ -8,7 +8,7 @@ from kvsim import catalog
 from kvsim.capacity.requests import blocks_of_request, longest_in_pool
 from kvsim.errors import KvsimError, Problems, show
 from kvsim.policies.chunks import chunk_bytes, interval_problem, num_chunks_in
-from kvsim.policies.profiles import retention_problem
+from kvsim.policies.profiles import PROFILES, retention_problem
 from kvsim.scenario.fields import TOKENS_MAX
 from kvsim.scenario.files import PATH_KEYS, named_files
 from kvsim.scenario.keys import ScenarioKeys, derive_blocks
@@ -54,6 +54,7 @@ def broken(scenario: ScenarioKeys) -> Iterator[Problem]:
     yield from _lengths(scenario)
     yield from divided
     yield from _node(scenario)
+    yield from _engine(scenario)
     needs = list(_needs(scenario))
     yield from needs
     if sound and not needs:
@@ -225,6 +226,34 @@ def _fit(scenario: ScenarioKeys) -> Iterator[Problem]:
     yield Problem(place, text, about)
 
 
+def _engine(scenario: ScenarioKeys) -> Iterator[Problem]:
+    engine = scenario.engine
+    if engine.async_scheduling and not PROFILES[engine.profile].has_async:
+        text = f"true is set, and how steps of {engine.profile} overlap is not known."
+        remedy = "Use a later profile, or false."
+        yield Problem("engine.async_scheduling", f"{text} {remedy}", ("engine.profile",))
+    active, most = engine.max_num_active_seqs, scenario.max_num_seqs
+    if active is not None and active > most:
+        text = f"{active} is above max_num_seqs ({most}). Use {most} or less."
+        yield Problem("engine.max_num_active_seqs", text, ("engine.max_num_seqs", "node.gpu"))
+    if engine.kv_cache_memory is not None and scenario.node.num_blocks is not None:
+        text = "is set, and so is node.num_blocks. Leave one of them out."
+        yield Problem("engine.kv_cache_memory", text, ("node.num_blocks",))
+    drafts = engine.speculative
+    if drafts is None:
+        return
+    place = "engine.speculative"
+    if isinstance(drafts.acceptance, tuple) and len(drafts.acceptance) != drafts.tokens:
+        text = f"{len(drafts.acceptance)} rates for {drafts.tokens} draft tokens. Give one for each"
+        about = (f"{place}.tokens",)
+        yield Problem(f"{place}.acceptance", f"{text}, or one number.", about)
+    if drafts.tokens + 1 > scenario.max_num_batched_tokens:
+        text = f"{drafts.tokens} drafts and a token do not fit a step of"
+        rests_on = ("engine.max_num_batched_tokens", "node.gpu")
+        tokens = scenario.max_num_batched_tokens
+        yield Problem(f"{place}.tokens", f"{text} {tokens} tokens. Use fewer.", rests_on)
+
+
 def _node(scenario: ScenarioKeys) -> Iterator[Problem]:
     place = "node.tensor_parallel"
     try:
@@ -259,7 +288,9 @@ def _sizes(scenario: ScenarioKeys) -> Iterator[Problem]:
 def _needs(scenario: ScenarioKeys) -> Iterator[Problem]:
     """What deriving the number of blocks and the roofline need to know."""
     node, model = scenario.node, scenario.model_spec
-    derives, roofline = node.num_blocks is None, scenario.step_time.kind == "roofline"
+    given = scenario.engine.kv_cache_memory is not None
+    sized = node.num_blocks is None
+    derives, roofline = sized and not given, scenario.step_time.kind == "roofline"
     if derives or roofline:
         if node.gpu is None:
             remedy = f"Name one of {', '.join(catalog.gpu_names())}"
@@ -276,11 +307,11 @@ def _needs(scenario: ScenarioKeys) -> Iterator[Problem]:
     if roofline and model.active_parameters is None:
         yield _missing("model.active_parameters", "Give it", False, True)
     reads_groups = roofline and model.kv_reads is None
-    if derives or reads_groups:
+    if sized or reads_groups:
         for number, group in enumerate(model.groups):
             if group.bytes_per_block is None:
                 place = f"model.groups.{number}.bytes_per_block"
-                yield _missing(place, "Give it", derives, reads_groups)
+                yield _missing(place, "Give it", sized, reads_groups)
 
 
 def _offload(scenario: ScenarioKeys) -> Iterator[Problem]:

@@ -98,6 +98,9 @@ class Scenario(ScenarioKeys):
         if not self.variants:
             data["node"]["tensor_parallel"] = self.num_ranks
             data["engine"]["max_model_len"] = self.max_model_len
+            data["engine"]["max_num_batched_tokens"] = self.max_num_batched_tokens
+            data["engine"]["max_num_seqs"] = self.max_num_seqs
+            data["engine"]["async_scheduling"] = self.async_scheduling
             data["cache"]["free_queue"] = self.free_queue
             data["cache"]["retention_interval"] = self.retention_interval
         return data

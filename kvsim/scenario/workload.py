@@ -32,6 +32,25 @@ class Reuse(Section):
     )
 
 
+class Columns(Section):
+    """Names of the columns of a table with a request a row."""
+
+    time: Text | None = Field(default=None, description="arrival: a number, or a date and time")
+    prompt: Text | None = Field(default=None, description="tokens of the prompt")
+    output: Text | None = Field(default=None, description="tokens of the answer")
+    session: Text | None = Field(default=None, description="name of the session")
+    ids: Text | None = Field(
+        default=None, description="ids of the prompt's blocks: a list, or numbers with spaces"
+    )
+    delay: Text | None = Field(
+        default=None, description="time from the answer of the turn before, in the unit of time"
+    )
+
+    def named(self) -> dict[str, str]:
+        """The columns that are given."""
+        return {key: value for key, value in self if value is not None}
+
+
 class TraceWorkload(Section):
     """Requests replayed from a trace file."""
 
@@ -48,8 +67,15 @@ class TraceWorkload(Section):
         "qwen-bailian",
         "azure",
         "burstgpt",
+        "table",
+        "sessions",
+        "opentelemetry",
         "sharegpt",
+        "wildchat",
+        "lmsys",
+        "trajectories",
         "openai",
+        "token-ids",
     ] = Field(default="auto", description="format of the file; auto recognises it")
     path: Text = Field(description="trace file, relative to the file that names it")
     limit: Count | None = Field(default=None, description="requests replayed; null for all")
@@ -65,6 +91,16 @@ class TraceWorkload(Section):
         description="prompt tokens an id stands for; null for what the file says, or else what its "
         "lengths and numbers of ids say",
     )
+    time_unit: Literal["auto", "s", "ms", "us", "ns"] = Field(
+        default="auto",
+        description="of the file's times; auto for the format's own, or what they look like, which "
+        "is then said",
+    )
+    columns: Columns | None = Field(
+        default=None,
+        description="which column is what in a table (CSV, JSON lines or Parquet); null for "
+        "columns of usual names",
+    )
     partial_tail: Literal["distinct", "shared"] = Field(
         default="distinct",
         description="what prompts share inside an id that ends one of them: nothing (distinct, as "
@@ -74,6 +110,11 @@ class TraceWorkload(Section):
         default=False,
         description="true refuses what is put right with a notice: times out of order, answers "
         "of 0 tokens",
+    )
+    on_bad: Literal["refuse", "skip"] = Field(
+        default="refuse",
+        description="lines that cannot be used: refused with all that is wrong, or skipped and "
+        "counted by reason, up to 5 % of them",
     )
     tokenizer: Text = Field(
         default="characters",
@@ -122,6 +163,9 @@ class ScriptRequest(Section):
         default=None, description="name of the answer, for later prompts"
     )
     at_s: Seconds = Field(default=0.0, description="arrival")
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = Field(
+        default=0, description="with engine.policy priority: lower numbers are served first"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> ScriptRequest:

@@ -72,6 +72,23 @@ def retention_probe(
     return {"kind": "script", "requests": requests, "concurrency": 1}
 
 
+def probe_text(num_sessions: int, session_tokens: int) -> str:
+    """A scenario file with the script of `retention_probe` under five policies.
+
+    Raises:
+        KvsimError: a number is too small.
+    """
+    import json
+    from importlib.resources import files
+
+    workload = retention_probe(num_sessions, session_tokens)
+    head = files("kvsim.study").joinpath("retention_probe.yaml").read_text(encoding="utf-8")
+    # JSON is YAML too, and a request a line is read more easily than eight lines of it.
+    lines = [f"    - {json.dumps(request)}" for request in workload.pop("requests")]
+    keys = [f"  {key}: {value}" for key, value in workload.items()]
+    return "\n".join([f"{head}workload:", *keys, "  requests:", *lines, ""])
+
+
 def is_probe(result: RunResult) -> bool:
     """Whether a run is one of `retention_probe`, by its script and the lengths of its prompts."""
     prompts = result.requests["prompt_tokens"].to_numpy()

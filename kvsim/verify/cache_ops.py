@@ -49,7 +49,11 @@ def follow(transcript: Transcript) -> Following:
 
 
 def cache_config(
-    transcript: Transcript, *, max_in_flight_tokens: int, use_eagle: bool
+    transcript: Transcript,
+    *,
+    max_in_flight_tokens: int,
+    use_eagle: bool,
+    key_lookahead_tokens: int = 0,
 ) -> CacheConfig:
     """The configuration that the first line describes.
 
@@ -75,6 +79,7 @@ def cache_config(
             retention_interval=config["retention_interval"],
             enable_caching=config["enable_caching"],
             use_eagle=use_eagle,
+            key_lookahead_tokens=key_lookahead_tokens,
             profile=transcript.profile,
         )
     except ValueError as error:

@@ -101,6 +101,7 @@ SPAN = Kind(
 SPANS = Kind(lambda value: list_of(SPAN).fits(value) and value != [], f"a list of {SPAN.words}")
 NUMBER = Kind(lambda value: type(value) is int, "a whole number")
 INTERVAL = or_null(NUMBER)
+SHARE = Kind(lambda value: type(value) in (int, float) and 0 <= value <= 1, "a number from 0 to 1")
 TEXT = Kind(lambda value: isinstance(value, str), "text")
 RUNS = list_of(list_of(NUMBER, 2))
 """Of answers only the shape is asked for: a wrong value is a difference, not a broken file."""
@@ -200,6 +201,27 @@ _OFFLOAD: dict[str, Fields] = {
     },
 }
 
+_MOONCAKE: dict[str, Fields] = {
+    "request": _STEPS["request"],
+    "step": {
+        **_STEPS["step"],
+        **{name: answered(ANY, required=False) for name in ("external", "saves", "loads")},
+        "queue": answered(list_of(NUMBER)),
+    },
+    "totals": {
+        name: answered(NUMBER)
+        for name in (
+            "steps",
+            "external_queries",
+            "external_hits",
+            "queries",
+            "hits",
+            "saved",
+            "loaded",
+        )
+    },
+}
+
 _GROUP_KINDS = one_of(("full", "sliding_window", "mamba"))
 
 _MASKS: dict[str, Fields] = {
@@ -258,12 +280,53 @@ _GROUPS: dict[str, Fields] = {
     },
 }
 
+_ASYNC: dict[str, Fields] = {
+    "request": {**_STEPS["request"], "priority": asked(NUMBER, required=False)},
+    "step": {
+        "step": answered(NUMBER),
+        "scheduled": answered(mapping_to(NUMBER)),
+        "admitted": answered(mapping_to(NUMBER), required=False),
+        "drafts": answered(mapping_to(NUMBER), required=False),
+        "preempted": answered(list_of(TEXT), required=False),
+        "free": answered(NUMBER),
+    },
+    "output": {
+        "step": answered(NUMBER),
+        "made": answered(mapping_to(NUMBER)),
+        "finished": answered(list_of(TEXT), required=False),
+        "free": answered(NUMBER),
+    },
+    "totals": {
+        **{
+            name: answered(NUMBER)
+            for name in (
+                "queries",
+                "hits",
+                "preempted_requests",
+                "preempted_queries",
+                "preempted_hits",
+                "steps",
+                "last_step",
+                "evicted",
+                "preemptions",
+                "scheduled_tokens",
+            )
+        },
+        **{
+            name: answered(NUMBER, required=False)
+            for name in ("external_hits", "external_queries", "loads", "stores")
+        },
+    },
+}
+
 OPS: dict[str, dict[str, Fields]] = {
     "kvsim-transcript/1": _TRANSCRIPT,
     "kvsim-steps/1": _STEPS,
     "kvsim-masks/1": _MASKS,
     "kvsim-offload/1": _OFFLOAD,
     "kvsim-groups/1": _GROUPS,
+    "kvsim-async/1": _ASYNC,
+    "kvsim-mooncake/1": _MOONCAKE,
 }
 """By format and op, the fields of a line besides `op`."""
 
@@ -292,6 +355,34 @@ _SCHEDULER: dict[str, Field] = {
     "long_prefill_token_threshold": asked(COUNT),
 }
 
+_TRANSFER_TIMES: dict[str, Field] = {
+    "load_steps": asked(POSITIVE),
+    "store_steps": asked(POSITIVE),
+}
+
+DRAFTER: Fields = {
+    "k": asked(whole_number(1, 64)),
+    "accept": asked(SHARE),
+    "lookahead_hashes": asked(FLAG, required=False),
+    "modules": asked(whole_number(1, 64), required=False),
+}
+STEPPED_TIER: Fields = {
+    "chunks": asked(POSITIVE),
+    "blocks_per_chunk": asked(POSITIVE),
+    "eviction": asked(one_of(("lru", "arc"))),
+    "prompt_only": asked(FLAG),
+    **_TRANSFER_TIMES,
+}
+
+
+def mapping_of(fields: Fields) -> Kind:
+    """A mapping with these fields."""
+    return Kind(
+        lambda value: isinstance(value, dict) and field_problem(value, fields) is None,
+        f"a mapping with {', '.join(fields)}",
+    )
+
+
 CONFIGS: dict[str, Fields] = {
     "kvsim-transcript/1": {
         **_CACHE,
@@ -306,9 +397,21 @@ CONFIGS: dict[str, Fields] = {
         "blocks_per_chunk": asked(POSITIVE),
         "eviction": asked(one_of(("lru", "arc"))),
         "prompt_only": asked(FLAG),
-        "load_steps": asked(POSITIVE),
-        "store_steps": asked(POSITIVE),
+        **_TRANSFER_TIMES,
     },
+    "kvsim-async/1": {
+        **_CACHE,
+        **_SCHEDULER,
+        "mode": asked(one_of(("sync", "async"))),
+        "policy": asked(one_of(("fcfs", "priority"))),
+        "seed": asked(NUMBER),
+        "spec": asked(or_null(mapping_of(DRAFTER))),
+        "tier": asked(mapping_of(STEPPED_TIER), required=False),
+        "watermark": asked(SHARE, required=False),
+        "reserve_full_isl": asked(FLAG, required=False),
+        "prefill_schedule_interval": asked(POSITIVE, required=False),
+    },
+    "kvsim-mooncake/1": {**_CACHE, **_SCHEDULER, **_TRANSFER_TIMES},
 }
 """By format, the fields of the first line's `config`; `kvsim-masks/1` has none."""
 

@@ -9,16 +9,18 @@ import numpy as np
 
 from kvsim.cache.content import GROUP_BITS, POSITION_BITS
 from kvsim.cache.manager import KVCache
-from kvsim.engine.scheduler import Scheduler, StepPlan
+from kvsim.engine.jobs import StepPlan
+from kvsim.engine.scheduler import Scheduler
 from kvsim.offload.connector import OffloadConnector
 from kvsim.offload.cpu_tier import ChunkTier
 from kvsim.offload.geometry import tokens_per_chunk
+from kvsim.offload.transfers import Connector, Transfers
 from kvsim.verify.cache_ops import cache_config
 from kvsim.verify.reading import Line, Transcript
 from kvsim.verify.report import Answer, Following
-from kvsim.verify.steps import read_arrivals
+from kvsim.verify.steps import read_arrivals, scheduler_config
 
-_NOTHING: dict[str, Any] = {
+NOTHING: dict[str, Any] = {
     "admitted": {},
     "preempted": [],
     "finished": [],
@@ -26,10 +28,11 @@ _NOTHING: dict[str, Any] = {
     "waiting": [],
     "loads": [],
     "stores": [],
+    "saves": [],
     "refused": [],
     "flushed": 0,
 }
-"""What an absent answer says."""
+"""What an absent answer says, of any tier."""
 
 
 def follow(transcript: Transcript) -> Following:
@@ -39,7 +42,11 @@ def follow(transcript: Transcript) -> Following:
         TranscriptError: a request that stands twice or is longer than the model takes, or a tier
             that no engine would accept.
     """
-    engine = _Engine(transcript)
+    yield from follow_engine(transcript, _Offload(transcript))
+
+
+def follow_engine(transcript: Transcript, engine: TieredEngine) -> Following:
+    """Yield every answer of a transcript beside that of an engine with the transcript's tier."""
     recorded = iter([line for line in transcript.lines if line.op != "request"])
     for got in engine.steps():
         line = next(recorded)
@@ -56,12 +63,12 @@ def follow(transcript: Transcript) -> Following:
 
 def _compare(line: Line, got: dict[str, Any]) -> Iterator[Answer]:
     for what, value in got.items():
-        expected = line.fields[what] if what in line.fields else _NOTHING.get(what)
+        expected = line.fields[what] if what in line.fields else NOTHING.get(what)
         yield Answer(line.number, line.op, what, expected, value)
 
 
-class _Engine:
-    """A scheduler and its tier, with transfers timed in steps."""
+class TieredEngine:
+    """A scheduler and its tier, of one kind or another, with transfers timed in steps."""
 
     def __init__(self, transcript: Transcript) -> None:
         config = transcript.config
@@ -71,31 +78,29 @@ class _Engine:
                 transcript, max_in_flight_tokens=config["max_num_batched_tokens"], use_eagle=False
             )
         )
-        self._tier = ChunkTier(config["chunks"], config["eviction"])
-        try:
-            self._connector = OffloadConnector(
-                cache,
-                self._tier,
-                blocks_per_chunk=config["blocks_per_chunk"],
-                prompt_only=config["prompt_only"],
-            )
-        except ValueError as error:
-            transcript.refuse(1, f"config: {error}")
         self._scheduler = Scheduler(
-            cache,
-            max_num_batched_tokens=config["max_num_batched_tokens"],
-            max_num_seqs=config["max_num_seqs"],
-            max_model_len=config["max_model_len"],
-            long_prefill_token_threshold=config["long_prefill_token_threshold"],
-            connector=self._connector,
+            cache, scheduler_config(config), self._connect(transcript, cache)
         )
         self._load_steps = config["load_steps"]
         self._store_steps = config["store_steps"]
-        self._tokens = [
-            tokens_per_chunk(group, config["blocks_per_chunk"]) for group in cache.config.groups
-        ]
         self._due: dict[int, int] = {}  # by job, the step it is reported with
         self._num_steps: int | None = 0
+
+    def _connect(self, transcript: Transcript, cache: KVCache) -> Connector:
+        """Make the tier, empty, and connect it to the cache."""
+        raise NotImplementedError
+
+    def _tier_answers(self, transfers: Transfers) -> dict[str, Any]:
+        """What this kind of tier answers when a step is planned."""
+        raise NotImplementedError
+
+    def _end_answers(self) -> dict[str, Any]:
+        """What it answers at the end of the step."""
+        return {}
+
+    def _tier_totals(self) -> dict[str, Any]:
+        """The totals of this kind of tier."""
+        raise NotImplementedError
 
     def steps(self) -> Iterator[dict[str, Any]]:
         """The answers of each step that did something, up to the last; ends where all hangs."""
@@ -109,16 +114,18 @@ class _Engine:
                 self._num_steps = None
                 return
             scheduled = {job.request.request_id: num for job, num in scheduler.scheduled()}
-            _, finished = scheduler.end_step()
+            answers = self._answers(plan)
+            _, finished = scheduler.end_step() if plan.num_computing else ([], [])
             scheduler.complete(self._done(step, plan))
             got = {
                 "step": step,
                 "scheduled": scheduled,
-                **self._answers(plan),
+                **answers,
                 "finished": sorted(job.request.request_id for job in finished),
                 "free": scheduler.cache.num_free,
+                **self._end_answers(),
             }
-            if scheduled or any(got[name] != nothing for name, nothing in _NOTHING.items()):
+            if scheduled or any(got[name] != NOTHING[name] for name in got if name in NOTHING):
                 yield got
             step += 1
             self._num_steps = step
@@ -127,7 +134,10 @@ class _Engine:
     def _is_busy(self) -> bool:
         scheduler = self._scheduler
         return bool(
-            scheduler.running or scheduler.waiting or scheduler.loading or scheduler.in_flight
+            scheduler.running
+            or scheduler.waiting
+            or scheduler.loading
+            or scheduler.transfers_in_flight
         )
 
     def _done(self, step: int, plan: StepPlan) -> list[int]:
@@ -158,6 +168,44 @@ class _Engine:
             "preempted": sorted(job.request.request_id for job in plan.preempted),
             "external": {job.request.request_id: num for job, num in plan.external},
             "waiting": [job.request.request_id for job in plan.deferred],
+            **self._tier_answers(transfers),
+        }
+
+    def totals(self) -> dict[str, Any]:
+        """The last line's answers; without a number of steps where all hangs."""
+        if self._num_steps is None:
+            return {"steps": None}
+        counters = self._scheduler.counters
+        return {
+            "steps": self._num_steps,
+            **self._tier_totals(),
+            "queries": counters.queries,
+            "hits": counters.hits,
+        }
+
+
+class _Offload(TieredEngine):
+    """A scheduler and its CPU tier."""
+
+    def _connect(self, transcript: Transcript, cache: KVCache) -> Connector:
+        config = transcript.config
+        self._tier = ChunkTier(config["chunks"], config["eviction"])
+        self._tokens = [
+            tokens_per_chunk(group, config["blocks_per_chunk"]) for group in cache.config.groups
+        ]
+        try:
+            self._connector = OffloadConnector(
+                cache,
+                self._tier,
+                blocks_per_chunk=config["blocks_per_chunk"],
+                prompt_only=config["prompt_only"],
+            )
+        except ValueError as error:
+            transcript.refuse(1, f"config: {error}")
+        return self._connector
+
+    def _tier_answers(self, transfers: Transfers) -> dict[str, Any]:
+        return {
             "loads": [self._names(keys) for keys in transfers.loaded],
             "stores": [
                 {
@@ -184,19 +232,13 @@ class _Engine:
             names.append([group, uid, number * self._tokens[group]])
         return names
 
-    def totals(self) -> dict[str, Any]:
-        """The last line's answers; without a number of steps where all hangs."""
-        if self._num_steps is None:
-            return {"steps": None}
-        tier, connector, counters = self._tier, self._connector, self._scheduler.counters
+    def _tier_totals(self) -> dict[str, Any]:
+        tier, connector = self._tier, self._connector
         return {
-            "steps": self._num_steps,
             "stored": tier.num_stored,
             "loaded": tier.num_loaded,
             "evicted": tier.num_evicted,
             "refused": tier.num_refused,
             "external_queries": connector.external_queries,
             "external_hits": connector.external_hits,
-            "queries": counters.queries,
-            "hits": counters.hits,
         }

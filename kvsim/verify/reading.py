@@ -22,7 +22,7 @@ _PROFILES = {"0.22": "vllm-0.22", "0.23": "vllm-0.23", "0.33": "vllm-0.33"}
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW_BITS = 31  # zlib's way of asking for a gzip header
 _PIECE_BYTES = 4096  # unpacked at a time, so that a break is found near its place
-_ENDS_WITH_TOTALS = ("kvsim-steps/1", "kvsim-offload/1")
+_ENDS_WITH_TOTALS = ("kvsim-steps/1", "kvsim-offload/1", "kvsim-mooncake/1", "kvsim-async/1")
 
 
 class TranscriptError(KvsimError):
@@ -238,12 +238,12 @@ def _line(file: str, form: str, number: int, record: dict[str, Any]) -> Line:
 
 
 def _check_end(file: str, lines: list[Line]) -> None:
-    """Steps are recorded as requests, then steps, then one line of totals."""
+    """Steps are recorded as requests, then steps and outputs, then one line of totals."""
     last = lines[-1]
     if last.op != "totals":
         raise TranscriptError(file, last.number, "the last line holds no totals: the file is cut")
-    order = ("request", "step", "totals")
+    order = {"request": 0, "step": 1, "output": 1, "totals": 2}
     for before, line in zip(lines, lines[1:], strict=False):
-        if before.op == "totals" or order.index(line.op) < order.index(before.op):
+        if before.op == "totals" or order[line.op] < order[before.op]:
             problem = f"{line.op} after {before.op}. Requests come first, totals last and once."
             raise TranscriptError(file, line.number, problem)

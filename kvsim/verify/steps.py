@@ -8,6 +8,7 @@ from typing import Any
 
 from kvsim.cache.content import Content
 from kvsim.cache.manager import KVCache
+from kvsim.engine.jobs import SchedulerConfig
 from kvsim.engine.scheduler import Scheduler
 from kvsim.verify.cache_ops import cache_config
 from kvsim.verify.reading import Line, Transcript
@@ -16,6 +17,10 @@ from kvsim.workload.request import Request
 
 _NOTHING: dict[str, Any] = {"admitted": {}, "preempted": [], "finished": []}
 """What an absent answer says."""
+
+_RESUMED_APART = ("vllm-0.22", "vllm-0.23")
+"""Releases that told their workers of requests that come back apart from those that start, so that
+``admitted`` in their recordings names the latter only."""
 
 
 def follow(transcript: Transcript) -> Following:
@@ -31,16 +36,10 @@ def follow(transcript: Transcript) -> Following:
             transcript, max_in_flight_tokens=config["max_num_batched_tokens"], use_eagle=False
         )
     )
-    scheduler = Scheduler(
-        cache,
-        max_num_batched_tokens=config["max_num_batched_tokens"],
-        max_num_seqs=config["max_num_seqs"],
-        max_model_len=config["max_model_len"],
-        long_prefill_token_threshold=config["long_prefill_token_threshold"],
-    )
+    scheduler = Scheduler(cache, scheduler_config(config))
     recorded = iter([line for line in transcript.lines if line.op != "request"])
     num_steps = 0
-    for step, got in _steps(scheduler, arrivals):
+    for step, got in _steps(scheduler, arrivals, transcript.profile not in _RESUMED_APART):
         num_steps = step + 1
         if got is None:
             continue
@@ -76,7 +75,7 @@ def _counters(scheduler: Scheduler) -> dict[str, int]:
 
 
 def _steps(
-    scheduler: Scheduler, arrivals: deque[tuple[int, Request]]
+    scheduler: Scheduler, arrivals: deque[tuple[int, Request]], names_resumed: bool
 ) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Number and answers of each step, up to the engine's last; None where it does nothing.
 
@@ -89,16 +88,15 @@ def _steps(
             scheduler.add(arrivals.popleft()[1])
         plan = scheduler.plan()
         if plan.stuck is not None:
-            scheduler.waiting.appendleft(plan.stuck)
+            scheduler.waiting.put_back([plan.stuck])
             return
         scheduled = {job.request.request_id: num for job, num in scheduler.scheduled()}
-        _, finished = scheduler.end_step()
+        _, finished = scheduler.end_step() if plan.num_computing else ([], [])
+        admitted = plan.started + (plan.resumed if names_resumed else [])
         got = {
             "step": step,
             "scheduled": scheduled,
-            "admitted": {
-                job.request.request_id: hit.tokens for job, hit in plan.started + plan.resumed
-            },
+            "admitted": {job.request.request_id: hit.tokens for job, hit in admitted},
             "preempted": sorted(job.request.request_id for job in plan.preempted),
             "finished": sorted(job.request.request_id for job in finished),
             "free": scheduler.cache.num_free,
@@ -111,6 +109,16 @@ def _steps(
             step = max(step + 1, arrivals[0][0])
         else:
             return
+
+
+def scheduler_config(config: dict[str, Any]) -> SchedulerConfig:
+    """The limits that a first line names; one step at a time."""
+    return SchedulerConfig(
+        max_num_batched_tokens=config["max_num_batched_tokens"],
+        max_num_seqs=config["max_num_seqs"],
+        max_model_len=config["max_model_len"],
+        long_prefill_token_threshold=config["long_prefill_token_threshold"],
+    )
 
 
 def read_arrivals(transcript: Transcript) -> deque[tuple[int, Request]]:
@@ -138,6 +146,7 @@ def read_arrivals(transcript: Transcript) -> deque[tuple[int, Request]]:
             num_prompt_tokens=num_prompt,
             num_output_tokens=fields["output"],
             output_uid=fields["output_uid"],
+            priority=fields.get("priority", 0),
         )
         found[name] = (fields["arrives_before_step"], request)
     return deque(sorted(found.values(), key=lambda arrival: arrival[0]))

@@ -86,10 +86,11 @@ def _open_trace(config: TraceWorkload, scheduler_block_tokens: int, seed: int) -
 
 def _with_notices(items: Iterator[_Item], trace: Trace, workload: Workload) -> Iterator[_Item]:
     """Passes requests or sessions on, and adds what was noticed when all are read."""
-    gaps_for_delays = False
+    gaps_for_delays = without_times = False
     for item in items:
         if isinstance(item, Session):
             gaps_for_delays |= not item.delays_recorded
+            without_times |= not item.timed
         yield item
     workload.warnings += trace.warnings
     if gaps_for_delays and workload.sessions is not None:
@@ -97,6 +98,11 @@ def _with_notices(items: Iterator[_Item], trace: Trace, workload: Workload) -> I
             f"{Path(trace.shown).name}: no think or tool times are recorded, so a turn comes as "
             "long after the end of the answer before it as it was recorded after its arrival: "
             "sessions last longer than they did."
+        )
+    if without_times and workload.sessions is None:
+        workload.warnings.append(
+            f"{Path(trace.shown).name}: in this open loop, turns without a recorded time come as "
+            "long after the arrival of the turn before as their delay says, not after its answer."
         )
 
 

@@ -123,8 +123,11 @@ def fit_trace(requests: Iterable[Request], block_tokens: int, trace: str, seed: 
     config = SyntheticWorkload.model_validate(workload)
     # Recorded sessions end with the trace, so the synthetic ones have to.
     made = in_open_loop(synthetic_sessions(config, seed))
+    # Alike: where the trace cannot tell that answers come back, nor does what is compared with it.
     synthetic = TraceBlocks.from_requests(
-        takewhile(lambda request: request.arrival_s <= span_s, made), block_tokens
+        takewhile(lambda request: request.arrival_s <= span_s, made),
+        block_tokens,
+        answers=bool(blocks.prompts.returns.any()),
     )
     capacities = [max(1, blocks.num_unique >> power) for power in reversed(range(_NUM_CAPACITIES))]
     recorded_curve, synthetic_curve = blocks.lru_curve(), synthetic.lru_curve()

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from kvsim.cache.content import Ints
-from kvsim.workload.analysis import LruCurve, Policy, TraceBlocks, Window, ideal_hit_tokens
-from kvsim.workload.request import Request, Session, Turn
+from kvsim.workload.analysis import LruCurve, Policy, TraceBlocks, Window
+from kvsim.workload.prompts import Prompts
+from kvsim.workload.request import Request
 from kvsim.workload.sessions import in_open_loop, with_starts
 from kvsim.workload.traces import Trace
 
@@ -57,23 +58,8 @@ def timed_requests(trace: Trace, starts: str | None, seed: int) -> tuple[Iterato
         how = starts = UNRECORDED_STARTS
     sessions = trace.sessions()
     if not trace.timed:
-        sessions = map(_without_service, sessions)
         how += ", answers taking no time"
     return in_open_loop(with_starts(sessions, starts, seed, trace.shown)), how
-
-
-def _without_service(session: Session) -> Session:
-    """Turns at the times that follow from their delays if answers take no time."""
-    times_s: list[float] = []
-    for turn in session.turns:
-        times_s.append(_time_without_service(turn, times_s))
-        turn.request.arrival_s = times_s[-1]
-    session.timed = True
-    return session
-
-
-def _time_without_service(turn: Turn, times_s: Sequence[float]) -> float:
-    return max([turn.not_before_s, *(times_s[wait.turn] + wait.delay_s for wait in turn.after)])
 
 
 def inspect(
@@ -109,8 +95,8 @@ def inspect(
     curve = blocks.lru_curve(window)
     upper = None
     if shared is not None:
-        begin = blocks.first_measured(window)
-        upper = ideal_hit_tokens(timed_requests(shared, starts, seed)[0], begin)
+        shared_prompts = Prompts.from_requests(timed_requests(shared, starts, seed)[0])
+        upper = shared_prompts.ideal_token_hit_rate(window)
     capacities = list(capacities_blocks) or _powers_of_2(blocks.num_unique)
     rates = blocks.token_hit_rates(policy, capacities, window)
     said = trace.block_tokens_from
@@ -118,12 +104,13 @@ def inspect(
         said = "chosen" if block_tokens is None else "given"
     span_s = float(np.ptp(blocks.times_s)) if blocks.num_requests else 0.0
     reuse_s = blocks.reuse_time_quantiles_s(QUANTILES)
-    ideal = blocks.ideal_token_hit_rate(window)
+    ideal = blocks.prompts.ideal_token_hit_rate(window)
     figures: dict[str, Any] = {
         "format": trace.format,
         "requests": blocks.num_requests,
         "sessions": len(noted.seen) or None,
         "times": times,
+        "time_unit": trace.time_unit,
         "span_s": span_s,
         "requests_per_s": blocks.num_requests / span_s if span_s else None,
         "block_tokens": tokens,
@@ -137,7 +124,7 @@ def inspect(
         else {f"p{100 * q:g}": value for q, value in zip(QUANTILES, reuse_s, strict=True)},
         "window": window,
         "ideal_token_hit_rate": ideal,
-        "ideal_token_hit_rate_shared_tails": None if upper is None else upper[0] / max(1, upper[1]),
+        "ideal_token_hit_rate_shared_tails": upper,
         "capacities": [
             {"blocks": size, "policy": policy, "token_hit_rate": rate}
             for size, rate in zip(capacities, rates, strict=True)

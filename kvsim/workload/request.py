@@ -21,6 +21,7 @@ class Request:
         num_output_tokens: tokens to generate, at least 1 (the first comes with the prefill).
         output_uid: uid of the span that holds the answer, which follows the prompt.
         session_id: the session it belongs to, None where there are no sessions.
+        priority: where the engine goes by priorities, a lower number is served first.
     """
 
     request_id: str
@@ -30,6 +31,7 @@ class Request:
     num_output_tokens: int
     output_uid: int
     session_id: str | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

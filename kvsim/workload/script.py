@@ -76,6 +76,7 @@ def _requests(config: ScriptWorkload) -> list[Request]:
                 num_prompt_tokens=content.num_tokens,
                 num_output_tokens=asked.output,
                 output_uid=names.uid(output_name, spans[-1][0], content.num_tokens),
+                priority=asked.priority,
             )
         )
     return requests

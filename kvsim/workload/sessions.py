@@ -131,16 +131,24 @@ def _start_s(session: Session) -> float:
     return session.start_s or 0.0
 
 
+def set_times(session: Session) -> None:
+    """Give turns the times that follow from their delays if answers take no time."""
+    times_s: list[float] = []
+    for turn in session.turns:
+        waits = [times_s[wait.turn] + wait.delay_s for wait in turn.after]
+        times_s.append(max([turn.not_before_s, *waits]))
+        turn.request.arrival_s = times_s[-1]
+    session.timed = True
+
+
 def in_open_loop(sessions: Iterable[Session]) -> Iterator[Request]:
     """The turns of sessions as requests by arrival, ties in the order of the sessions.
 
-    Memory follows the sessions alive at once.
+    Turns without times come as long after the arrival of those they wait for as their delays say,
+    as in Dynamo's replay of traces. Memory follows the sessions alive at once.
 
     Args:
-        sessions: in order of `start_s`, with times of their turns.
-
-    Raises:
-        Problems: turns without times.
+        sessions: in order of `start_s`.
     """
     alive: list[tuple[float, int, int, list[Request]]] = []
 
@@ -150,8 +158,7 @@ def in_open_loop(sessions: Iterable[Session]) -> Iterator[Request]:
 
     for number, session in enumerate(sessions):
         if not session.timed:
-            text = f"session {session.session_id}: has no times, only what its turns wait for."
-            raise Problems("workload", [f"sessions.loop: open: {text} Use loop: closed."])
+            set_times(session)
         start_s = _start_s(session)
         while alive and alive[0][0] < start_s:
             _, earlier, index, left = heapq.heappop(alive)

@@ -7,9 +7,18 @@ from pathlib import Path
 import pytest
 
 from kvsim.verify import verify_file
-from tests.conformance.transcripts import OWN, label, lines, transcripts
+from tests.conformance.transcripts import (
+    OWN,
+    label,
+    lines,
+    overlapping,
+    recorded_faults,
+    transcripts,
+)
 
-FOLLOWED = [path for path in transcripts() if not path.name.startswith("offload-")]
+pytestmark = pytest.mark.bounds
+
+FOLLOWED = [path for path in transcripts() if not path.name.startswith(("offload-", "mooncake-"))]
 
 
 def recorded_answers(path: Path) -> int:
@@ -48,6 +57,34 @@ def test_every_answer_about_the_tier_is_the_same(path: Path) -> None:
     assert report.checked == 12 * num_steps + 9
 
 
+@pytest.mark.parametrize("path", overlapping(), ids=label)
+def test_every_answer_about_overlapping_steps_is_the_same(path: Path) -> None:
+    report = verify_file(path)
+    assert report.first_difference is None
+    assert (report.identical, report.skipped) == (True, 0)
+    records = lines(path)
+    ops = [record.get("op") for record in records]
+    num_totals = len(records[-1]) - 1
+    assert report.checked == 6 * ops.count("step") + 4 * ops.count("output") + num_totals
+
+
+@pytest.mark.parametrize("path", transcripts("mooncake-"), ids=label)
+def test_every_answer_about_the_store_is_the_same(path: Path) -> None:
+    report = verify_file(path)
+    assert report.first_difference is None
+    assert (report.identical, report.skipped) == (True, 0)
+    num_steps = sum(record.get("op") == "step" for record in lines(path))
+    assert report.checked == 11 * num_steps + 7
+
+
+@pytest.mark.parametrize("path", recorded_faults(), ids=label)
+def test_what_was_wrong_once_is_the_same(path: Path) -> None:
+    report = verify_file(path)
+    assert report.first_difference is None
+    assert (report.identical, report.skipped) == (True, 0)
+    assert report.checked >= len(lines(path)) - 3
+
+
 def test_all_kinds_of_recordings_are_part_of_the_project() -> None:
     heads = [lines(path)[0] for path in sorted(OWN.glob("**/*.jsonl.gz"))]
     assert {head["format"] for head in heads} == {
@@ -55,6 +92,8 @@ def test_all_kinds_of_recordings_are_part_of_the_project() -> None:
         "kvsim-steps/1",
         "kvsim-masks/1",
         "kvsim-offload/1",
+        "kvsim-async/1",
+        "kvsim-mooncake/1",
     }
     assert {head["engine"] for head in heads} == {"vllm 0.22.1", "vllm 0.23.0", "vllm 0.33.0"}
     assert sum(path.stat().st_size for path in OWN.glob("**/*.gz")) < 2**20

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kvsim.cache.spec import GroupSpec
-from tests.conformance.transcripts import label, lines, transcripts
+from tests.conformance.transcripts import label, lines, recorded_faults, transcripts
 from tests.slow_model.slow_cache import SlowCache
 from tests.slow_model.slow_scheduler import SlowScheduler
 
@@ -23,7 +23,14 @@ PROFILES = {
     "vllm 0.33.0": "vllm-0.33",
 }
 OPERATIONS = [
-    path for path in transcripts() if not path.name.startswith(("offload-", "steps-", "masks-"))
+    path
+    for path in transcripts() + recorded_faults()
+    if lines(path)[0]["format"] == "kvsim-transcript/1"
+]
+STEPS = [
+    path
+    for path in transcripts("steps-") + recorded_faults()
+    if lines(path)[0]["format"] == "kvsim-steps/1"
 ]
 
 
@@ -97,7 +104,7 @@ def test_the_slow_cache_answers_as_recorded(path: Path) -> None:
         assert got == {name: expected[name] for name in got}, f"line {number}"
 
 
-@pytest.mark.parametrize("path", transcripts("steps-"), ids=label)
+@pytest.mark.parametrize("path", STEPS, ids=label)
 def test_the_slow_scheduler_steps_as_recorded(path: Path) -> None:
     head, *records = lines(path)
     config = head["config"]

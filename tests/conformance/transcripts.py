@@ -15,7 +15,23 @@ def transcripts(prefix: str = "") -> list[Path]:
     """The project's own transcripts, then those of a shared folder where there is one."""
     own = sorted(OWN.glob(f"{prefix}*.jsonl.gz")) + sorted(OWN.glob(f"odd/{prefix}*.jsonl.gz"))
     names = {path.name for path in own}
-    return own + [p for p in sorted(SHARED.glob(f"{prefix}*.jsonl.gz")) if p.name not in names]
+    found = sorted(SHARED.glob(f"{prefix}*.jsonl.gz"))
+    found += sorted(SHARED.glob(f"mooncake/{prefix}*.jsonl.gz"))
+    return own + [path for path in found if path.name not in names]
+
+
+def recorded_faults() -> list[Path]:
+    """The smallest recordings of what earlier versions got wrong, then those of a shared folder."""
+    own = sorted((OWN / "faults").glob("*.jsonl.gz"))
+    names = {path.name for path in own}
+    return own + [p for p in sorted((SHARED / "faults").glob("*.gz")) if p.name not in names]
+
+
+def overlapping() -> list[Path]:
+    """Recordings of asynchronous scheduling, drafts, priorities, and what each is compared with."""
+    own = sorted((OWN / "async").glob("*.jsonl.gz"))
+    names = {path.name for path in own}
+    return own + [p for p in sorted((SHARED / "async").glob("*.gz")) if p.name not in names]
 
 
 def label(path: Path) -> str:

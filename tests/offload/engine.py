@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from kvsim.cache.content import GROUP_BITS, POSITION_BITS, Content, Ints
 from kvsim.cache.manager import CacheConfig, KVCache
 from kvsim.cache.spec import GroupSpec
-from kvsim.engine.scheduler import Scheduler, StepPlan
+from kvsim.engine.jobs import SchedulerConfig, StepPlan
+from kvsim.engine.scheduler import Scheduler
 from kvsim.offload.connector import OffloadConnector
 from kvsim.offload.cpu_tier import ChunkTier
 from kvsim.workload.request import Request
@@ -81,10 +82,12 @@ class Engine:
         )
         self.scheduler = Scheduler(
             self.cache,
-            max_num_batched_tokens=self.budget,
-            max_num_seqs=self.max_seqs,
-            max_model_len=16384,
-            connector=self.connector,
+            SchedulerConfig(
+                max_num_batched_tokens=self.budget,
+                max_num_seqs=self.max_seqs,
+                max_model_len=16384,
+            ),
+            self.connector,
         )
         self.num_steps = 0
         self.due: dict[int, int] = {}
@@ -102,7 +105,8 @@ class Engine:
         self.due |= {job.number: now + self.load_steps - 1 for job in transfers.loads}
         self.due |= {job.number: now + self.store_steps for job in transfers.stores}
         self.due |= dict.fromkeys(transfers.flushed, now)
-        self.scheduler.end_step()
+        if plan.num_computing:
+            self.scheduler.end_step()
         done = [number for number, due in self.due.items() if due <= now]
         for number in done:
             del self.due[number]
@@ -115,7 +119,7 @@ class Engine:
         for each in requests:
             self.scheduler.add(each)
         start = self.num_steps
-        while self.scheduler.has_work or self.scheduler.in_flight:
+        while self.scheduler.has_work or self.scheduler.transfers_in_flight:
             plan = self.step()
             assert plan.stuck is None
             assert self.num_steps < start + 5000, "the scheduler does not come to an end"

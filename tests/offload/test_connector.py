@@ -5,6 +5,7 @@ import pytest
 
 from kvsim.cache.manager import CacheConfig, KVCache
 from kvsim.cache.spec import GroupSpec
+from kvsim.engine.jobs import SchedulerConfig
 from kvsim.engine.scheduler import Scheduler
 from kvsim.offload.connector import OffloadConnector
 from kvsim.offload.cpu_tier import ChunkTier
@@ -232,7 +233,7 @@ def test_loads_are_served_before_who_waits() -> None:
     ):
         engine.scheduler.add(each)
     order: list[str] = []
-    while engine.scheduler.has_work or engine.scheduler.in_flight:
+    while engine.scheduler.has_work or engine.scheduler.transfers_in_flight:
         order += [job.request.request_id for job, _ in engine.step().started]
     assert order == ["a1", "a3", "a2", "a4"]
 
@@ -273,7 +274,8 @@ def test_a_full_tier_keeps_the_device_side_whole() -> None:
     plain_cache = KVCache(
         CacheConfig(num_blocks=40, groups=FULL, max_model_len=16384, max_in_flight_tokens=128)
     )
-    plain = Scheduler(plain_cache, max_num_batched_tokens=128, max_num_seqs=64, max_model_len=16384)
+    limits = SchedulerConfig(max_num_batched_tokens=128, max_num_seqs=64, max_model_len=16384)
+    plain = Scheduler(plain_cache, limits)
     engine = Engine(num_blocks=40, num_chunks=1, budget=128)
     requests = [
         (f"a{n}", [(n % 5 + 1, 64 + 16 * (n % 5)), (100 + n, 30)], 1 + n % 40) for n in range(40)
@@ -284,7 +286,8 @@ def test_a_full_tier_keeps_the_device_side_whole() -> None:
     while plain.has_work:
         plan, twin = plain.plan(), engine.step()
         assert len(plan.started) == len(twin.started)
-        plain.end_step()
+        if plan.num_computing:
+            plain.end_step()
         assert plain_cache.free_queue().tolist() == engine.cache.free_queue().tolist()
     assert engine.tier.num_refused > 40
     assert plain.counters == engine.scheduler.counters

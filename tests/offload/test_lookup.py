@@ -20,6 +20,8 @@ def hit(
     *,
     writing: list[list[int]] | None = None,
     blocks_per_chunk: int = 1,
+    loading: list[int] | None = None,
+    load_once: bool = True,
 ) -> int | None:
     """The hit where a tier holds these chunks (numbers from 1) of each group."""
     groups = tuple(group_chunks(spec, blocks_per_chunk) for spec in specs)
@@ -34,8 +36,12 @@ def hit(
         tier.written(stored.rows)
     for group, numbers in enumerate(writing or []):
         tier.store(use, np.array([starts[group] + n - 1 for n in numbers], dtype=int))
+    if loading:
+        tier.load(use, np.array(loading) - 1)
     order = lookup_order(groups)
-    return external_hit(tier.chunks, groups, order, keys, starts, num_tokens, num_local)
+    return external_hit(
+        tier.chunks, groups, order, keys, starts, num_tokens, num_local, load_once=load_once
+    )
 
 
 def test_full_attention_is_asked_first_then_larger_windows() -> None:
@@ -90,6 +96,12 @@ def test_what_is_being_written_is_asked_again() -> None:
     assert hit((FULL, WINDOW), [[1, 2, 3, 4], [4]], 80, writing=[[], [3]]) is None
     # A window that has another run to its left is not helped by it.
     assert hit((FULL, WINDOW), [[1, 2, 3, 4], [1, 2]], 80, writing=[[], [4]]) == 32
+
+
+def test_what_another_request_is_loading_is_asked_again_unless_it_could_not_be_shared() -> None:
+    assert hit((FULL,), [[1, 2, 3]], 64, loading=[2]) is None
+    assert hit((FULL,), [[1, 2, 3]], 64, loading=[2], load_once=False) == 48
+    assert hit((FULL,), [[1, 2, 3]], 64, num_local=32, loading=[2]) == 16
 
 
 def test_less_than_a_chunk_is_no_hit() -> None:

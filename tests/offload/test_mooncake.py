@@ -110,7 +110,8 @@ def test_a_prompt_is_saved_in_whole_units_and_found_by_another_node() -> None:
     assert two.external == 128
     assert two.loaded == (4, 2)
     assert two.connector.chunks_loaded_once == [4, 2]
-    assert again.stores == []  # all of it is stored already
+    (job,) = again.stores
+    assert job.num_chunks == (0, 0)  # all of it is stored already
     assert two.connector.chunks_stored == [0, 0]
     assert (two.connector.external_queries, two.connector.external_hits) == (300, 128)
 
@@ -123,14 +124,60 @@ def test_what_is_being_stored_is_not_stored_twice() -> None:
     assert [job.num_chunks for job in second.stores] == [(1, 2)]
 
 
-def test_saved_blocks_stay_on_the_device_until_they_are_stored() -> None:
+def test_all_blocks_of_a_request_stay_on_the_device_until_it_is_saved() -> None:
     node = Node(MooncakeStore(1000))
     request = node.arrive((1, 128))
     (job,) = node.compute(request).stores
     node.finish(request)
-    assert node.cache.num_free == 199 - 4 - 8
+    # 4 full blocks and 16 of the window, of which 8 are saved.
+    assert job.num_chunks == (4, 8)
+    assert node.connector.saving(job.number) == (128, 20)
+    assert node.cache.num_free == 199 - 20
     node.connector.complete([job.number])
     assert node.cache.num_free == 199
+
+
+def test_blocks_are_held_for_a_save_of_nothing_new() -> None:
+    node = Node(MooncakeStore(1000))
+    for expected in ((4, 8), (0, 0)):
+        request = node.arrive((1, 128))
+        (job,) = node.compute(request).stores
+        assert job.num_chunks == expected
+        node.finish(request)
+        assert node.cache.num_free < 199
+        node.connector.complete([job.number])
+        assert node.cache.num_free == 199
+
+
+def test_held_blocks_go_back_all_groups_at_once_tail_first() -> None:
+    node = Node(MooncakeStore(1000), 0)
+    request = node.arrive((1, 64))
+    (job,) = node.compute(request).stores
+    tables = [node.cache.block_table(request, group) for group in (0, 1)]
+    cached = set(node.cache.cached_blocks().tolist())
+    node.finish(request)
+    node.connector.complete([job.number])
+    queue = node.cache.free_queue().tolist()
+    last_first = np.concatenate(tables)[::-1].tolist()
+    uncached = [block for block in last_first if block not in cached]
+    assert queue[: len(uncached)] == uncached
+    assert queue[-len(cached) :] == [block for block in last_first if block in cached]
+
+
+def test_who_starts_or_comes_back_is_saved_before_who_ran() -> None:
+    node = Node(MooncakeStore(1000))
+    ran, back, new = (node.arrive((uid, 64)) for uid in (1, 2, 3))
+    for sequence in (ran, back, new):
+        hit = node.cache.lookup(sequence)
+        assert node.cache.allocate(sequence, 32, hit=hit)
+    node.connector.admit(ran)
+    assert len(node.connector.build([ran]).stores) == 1
+    assert node.cache.allocate(ran, 32)
+    node.connector.preempt(back)
+    node.connector.admit(back)
+    node.connector.admit(new)
+    stores = node.connector.build([ran, back, new]).stores
+    assert [job.name for job in stores] == ["r((3, 64),)", "r((2, 64),)", "r((1, 64),)"]
 
 
 @pytest.mark.parametrize(("interval", "window"), [(None, 8), (0, 2), (64, 4)])

@@ -16,7 +16,7 @@ PUBLISHED = {
     "qwen3-30b-a3b": (30.5, 3.3),
     "qwen3-coder-480b-a35b": (480.0, 35.0),
     "qwen3-next-80b-a3b": (80.0, 3.0),
-    "qwen3.5-397b-a17b": (397.0, 17.0),
+    "qwen3.5-397b": (397.0, 17.0),
     "gpt-oss-20b": (20.91, 3.61),
     "nemotron-3-nano-30b-a3b": (31.6, 3.2),
     "nemotron-3-ultra-550b-a55b": (550.0, 55.0),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,49 +19,14 @@ from matplotlib.figure import Figure
 
 from kvsim import plots
 from kvsim.errors import KvsimError
-from kvsim.plots.style import policy_styles, tick
+from kvsim.plots.style import policy_styles, styled
 from kvsim.policies.names import policy_name
 from kvsim.results.store import RunResult
 from kvsim.results.variants import run_variant
 from kvsim.scenario import Scenario
 from kvsim.study.probe import read_probe, retention_probe
 from kvsim.study.reuse import reuse
-
-ROOT = Path(__file__).parents[2]
-POLICIES = {
-    "append": {"cache.free_queue": "append", "cache.retention_interval": None},
-    "dense": {"cache.retention_interval": None},
-    "boundary": {"cache.retention_interval": 0},
-}
-
-
-@pytest.fixture(autouse=True)
-def _close_figures() -> Iterator[None]:
-    mpl.use("Agg")
-    yield
-    plt.close("all")
-
-
-@pytest.fixture(scope="module")
-def scenario() -> Scenario:
-    return Scenario.from_data(
-        {
-            "name": "plots",
-            "model": "deepseek-v4-pro",
-            "node": {"gpu": "b300", "gpus": 8, "num_blocks": 12_000},
-            "workload": {
-                "kind": "trace",
-                "path": "mooncake_conversation.jsonl.gz",
-                "limit": 150,
-            },
-        },
-        directory=ROOT / "scenarios" / "traces",
-    )
-
-
-@pytest.fixture(scope="module")
-def results(scenario: Scenario) -> dict[str, RunResult]:
-    return {name: run_variant(scenario.replace(keys), name) for name, keys in POLICIES.items()}
+from tests.plots.conftest import POLICIES, ROOT
 
 
 def texts(ax: Any) -> list[str]:
@@ -132,12 +98,21 @@ def test_the_callers_settings_are_left_alone() -> None:
     assert mpl.rcParams == before
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0"), (2.5e6, "2.5M"), (1e5, "100k"), (20_000, "20k"), (0.5, "0.5"), (1.5e9, "1.5G")],
-)
-def test_ticks(value: float, text: str) -> None:
-    assert tick(value) == text
+def test_a_way_of_showing_figures_loaded_by_a_plot_stays() -> None:
+    before = mpl.is_interactive()
+
+    @styled
+    def first_plot_of_a_notebook() -> None:
+        mpl.interactive(True)  # as the notebook's backend does once pyplot is loaded
+        mpl.rcParams["lines.linewidth"] = 7.0
+
+    width = mpl.rcParams["lines.linewidth"]
+    try:
+        first_plot_of_a_notebook()
+        assert mpl.is_interactive()
+        assert mpl.rcParams["lines.linewidth"] == width
+    finally:
+        mpl.interactive(before)
 
 
 # --- what plots show ---
@@ -148,7 +123,7 @@ def test_axes_in_axes_out(scenario: Scenario, results: dict[str, RunResult]) -> 
     draws: list[Callable[[Any], Any]] = [
         lambda ax: plots.hit_rate_by_capacity(capacity_frame(), ax=ax),
         lambda ax: plots.ttft_distribution(results, ax=ax),
-        lambda ax: plots.pool_by_state(result.timeline, ax=ax),
+        lambda ax: plots.pool_by_state(result, ax=ax),
         lambda ax: plots.pool_by_group(result, ax=ax),
         lambda ax: plots.evictions(result, ax=ax),
         lambda ax: plots.prefix_survival(results, reuse(scenario), ax=ax),
@@ -176,6 +151,34 @@ def test_hit_rate_against_capacity() -> None:
     assert [label.get_text() for label in ax.get_xticklabels()] == ["1k", "2k", "4k"]
 
 
+def test_the_band_is_in_the_legend() -> None:
+    seeds = [
+        capacity_frame().assign(
+            seed=seed, token_hit_rate=capacity_frame()["token_hit_rate"] + shift
+        )
+        for seed, shift in enumerate([0.0, 0.01, 0.05])
+    ]
+    frame = pd.concat(seeds).assign(arrivals_per_s=lambda rows: rows["num_blocks"] / 1000)
+    band = "band: least to most of\n3 seeds; line: their mean"
+    ax = plots.hit_rate_by_capacity(frame)
+    assert [text.replace("\n", " ") for text in legend(ax)][-1] == band.replace("\n", " ")
+    low, high = ax.collections[0].get_paths()[0].get_extents().get_points()[:, 1]
+    assert (low, high) == pytest.approx((0.01, 0.15))
+    ttft = frame.assign(**{"ttft_s.p50": frame["token_hit_rate"], "ttft_s.p99": 1.0})
+    assert legend(plots.ttft_by_rate(ttft))[-1].startswith("band: least to most of")
+    assert "band" not in " ".join(legend(plots.hit_rate_by_capacity(capacity_frame())))
+
+
+def test_a_size_has_its_unit_at_the_ticks() -> None:
+    frame = capacity_frame().assign(capacity=lambda rows: rows["num_blocks"] / 1000 * 2**34)
+    frame = frame.rename(columns={"capacity": "offload.capacity"})
+    ax = plots.hit_rate_by_capacity(frame, capacity="offload.capacity")
+    ax.figure.draw_without_rendering()
+    labels = [label.get_text() for label in ax.get_xticklabels()]
+    assert labels == ["16 GiB", "32 GiB", "64 GiB"]
+    assert ax.get_xlabel() == "Capacity of the tier"
+
+
 def test_policies_side_by_side(results: dict[str, RunResult]) -> None:
     hits, ttft, evicted = plots.policies_side_by_side(plots.frame(results))
     assert [label.get_text() for label in hits.get_yticklabels()] == list(results)
@@ -198,10 +201,10 @@ def test_bytes_stored_take_the_third_panel_where_there_are_any(
 
 
 def test_too_many_runs_for_one_figure(results: dict[str, RunResult]) -> None:
-    frame = pd.concat([plots.frame(results)] * 5)
+    frame = pd.concat([plots.frame(results)] * 14)
     with pytest.raises(KvsimError) as caught:
         plots.policies_side_by_side(frame)
-    assert str(caught.value) == ("frame: 15 runs are too many side by side. Keep 14 rows or fewer.")
+    assert str(caught.value) == ("frame: 42 runs are too many side by side. Keep 40 rows or fewer.")
 
 
 def test_the_distribution_of_ttft(results: dict[str, RunResult]) -> None:
@@ -234,9 +237,52 @@ def test_ttft_against_rate() -> None:
     assert p50.get_linewidth() < p99.get_linewidth()
 
 
+@pytest.mark.parametrize("worst", [0.9, 3.0, 90.0])
+def test_with_an_objective_times_are_on_a_log_axis(worst: float) -> None:
+    frame = pd.DataFrame(
+        {
+            "label": "a",
+            "policy": "prepend, dense",
+            "arrivals_per_s": [1.0, 2.0],
+            "ttft_s.p50": [0.4, 0.5],
+            "ttft_s.p99": [0.5, worst],
+        }
+    )
+    ax = plots.ttft_by_rate(frame, objective_s=2)
+    assert ax.get_yscale() == "log"
+    assert plots.ttft_by_rate(frame).get_yscale() == ("log" if worst == 90.0 else "linear")
+    (beyond,) = ax.patches  # tinted, from the objective to the top
+    assert beyond.get_y() == 2.0
+    assert beyond.get_y() + beyond.get_height() == pytest.approx(ax.get_ylim()[1])
+
+
+def test_plots_of_one_run_name_it(results: dict[str, RunResult]) -> None:
+    result = with_tier(results["dense"])
+    for draw, what in (
+        (plots.pool_by_state, "Blocks of the pool by state"),
+        (plots.pool_by_group, "Cached blocks by KV cache group"),
+        (plots.evictions, "What evicted what, "),
+        (plots.link_utilization, "Link utilization"),
+    ):
+        titles = [
+            draw(run, **named).get_title(loc="left").replace("\n", " ")
+            for run, named in (
+                (result, {}),
+                (result, {"name": "mine"}),
+                (replace(result, variant="default"), {}),
+            )
+        ]
+        assert all(title.startswith(what) for title in titles)
+        # A run without variants goes by its scenario.
+        assert [title.split(": ")[1] for title in titles] == ["dense", "mine", "plots"]
+        with pytest.raises(KvsimError) as caught:
+            draw(result.timeline)  # type: ignore[arg-type]
+        assert "Give the result whole." in str(caught.value)
+
+
 def test_the_pool_by_state_fills_the_pool(results: dict[str, RunResult]) -> None:
     result = results["dense"]
-    ax = plots.pool_by_state(result.timeline)
+    ax = plots.pool_by_state(result)
     assert legend(ax) == ["blank", "free, cached", "in use"]
     assert ax.get_ylim() == (0, result.summary["num_blocks"] - 1)
     tops = [layer.get_paths()[0].get_extents().y1 for layer in ax.collections]
@@ -280,7 +326,9 @@ def test_survival(scenario: Scenario, results: dict[str, RunResult]) -> None:
     other = offered.assign(request_id="other")
     with pytest.raises(KvsimError) as caught:
         plots.prefix_survival(results, other)
-    assert str(caught.value) == ("append: has none of the workload's requests. Give its own reuse.")
+    assert str(caught.value) == (
+        "reuse: append ran another workload. Draw runs of one workload, with its own reuse."
+    )
 
 
 def test_the_retention_tradeoff() -> None:
@@ -339,8 +387,6 @@ def test_a_heat_map_averages_seeds_and_nothing_else() -> None:
 
 
 def with_tier(result: RunResult) -> RunResult:
-    from dataclasses import replace
-
     cpu = {"bytes_stored": 4e12, "bytes_loaded": 1e12}
     busy = np.linspace(0, 0.9, len(result.timeline))
     return replace(
@@ -355,23 +401,24 @@ def test_tiers_and_links(results: dict[str, RunResult]) -> None:
     ax = plots.bytes_by_tier(result)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["dense: cpu"]
     assert [bar.get_width() for bar in ax.patches] == [4000, 1000]
-    ax = plots.link_utilization(result.timeline)
+    ax = plots.link_utilization(result)
     assert legend(ax) == ["device to tier", "tier to device"]
     assert ax.get_ylim() == (0, 1.05)
-    idle = result.timeline.assign(store_utilization=0.01)
+    idle = replace(result, timeline=result.timeline.assign(store_utilization=0.01))
     assert plots.link_utilization(idle).get_ylim() == pytest.approx((0, 0.012))
     assert ax.get_ylabel() == "Link busy (%)"
 
 
 def test_what_runs_do_not_have_is_said(results: dict[str, RunResult]) -> None:
+    dense = results["dense"]
     for draw, message in (
         (
             lambda: plots.bytes_by_tier(results),
             "results: no run has a tier. Set offload: in the scenario.",
         ),
         (
-            lambda: plots.link_utilization(results["dense"].timeline),
-            "timeline: knows no link. Set offload: in the scenario.",
+            lambda: plots.link_utilization(dense),
+            "timeline: there is no link. Set offload: in the scenario.",
         ),
         (lambda: plots.frame([]), "results: there are none. Give one or more."),
         (
@@ -379,7 +426,7 @@ def test_what_runs_do_not_have_is_said(results: dict[str, RunResult]) -> None:
             "results: two have the same variant. Give a mapping from name to result.",
         ),
         (
-            lambda: plots.pool_by_state(results["dense"].timeline.iloc[:0]),
+            lambda: plots.pool_by_state(replace(dense, timeline=dense.timeline.iloc[:0])),
             "timeline: has no row, so there is nothing to draw.",
         ),
     ):
@@ -423,44 +470,3 @@ def test_matplotlib_is_imported_by_plots_alone() -> None:
 def test_drawing_is_loaded_only_by_those_who_draw() -> None:
     code = "import sys, kvsim, kvsim.cli; assert 'matplotlib' not in sys.modules; kvsim.plots.save"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
-
-
-# --- the command line ---
-
-
-def test_the_command_draws(tmp_path: Path, results: dict[str, RunResult]) -> None:
-    from typer.testing import CliRunner
-
-    from kvsim.cli import app
-    from kvsim.results.variants import write_variant
-
-    for result in results.values():
-        write_variant(tmp_path / "runs", result)
-    out = tmp_path / "pool.svg"
-    arguments = ["plot", "pool", str(tmp_path / "runs"), "--run", "dense", "--out", str(out)]
-    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert done.output == f"Plot: {out}\n"
-    assert out.read_text().lstrip().startswith("<?xml")
-
-    def problem(*arguments: str) -> str:
-        with pytest.raises(KvsimError) as caught:
-            CliRunner().invoke(app, ["plot", *arguments], catch_exceptions=False)
-        return str(caught.value).replace(str(tmp_path), ".")
-
-    runs = str(tmp_path / "runs")
-    assert problem("pol", runs) == "KIND: unknown kind of plot 'pol'. Did you mean 'pool'?"
-    assert problem("pool", runs) == (
-        "./runs: this plot shows one run. Name one with --run: append, dense, boundary."
-    )
-    assert problem("pool", runs, "--run", "dens") == (
-        "./runs: --run: unknown run 'dens'. Did you mean 'dense'?"
-    )
-    assert problem("hit-rate", runs) == (
-        "./runs: this plot needs a capacity that was varied (node.num_blocks, offload.capacity, "
-        "offload.num_chunks), and none is. Sweep one of them, or name a column with --x."
-    )
-    assert problem("heat-map", runs) == (
-        "./runs: a heat map needs two axes, and none was varied. Sweep two keys, or name columns "
-        "with --x and --y."
-    )
-    assert problem("pool", runs, "--out", str(tmp_path / "x.bmp")).startswith("./x.bmp: ending")

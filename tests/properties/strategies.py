@@ -50,7 +50,7 @@ def groups(draw: st.DrawFn) -> tuple[GroupSpec, ...]:
         ]
         windows = draw(
             st.lists(
-                st.tuples(st.sampled_from((1, 2, 4, 8, 16)), st.integers(2, 40)),
+                st.tuples(st.sampled_from((1, 2, 4, 8, 16)), st.integers(1, 40)),
                 min_size=0 if found else 1,
                 max_size=3,
             )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.cache.manager import CacheConfig
 from tests.properties.strategies import Deed, bounded, caches, deeds, long_history
 from tests.properties.twins import Twins
+
+pytestmark = pytest.mark.bounds
 
 Spans = list[list[int]]
 

@@ -13,10 +13,13 @@ from kvsim.cache.content import Content
 from kvsim.cache.manager import CacheConfig, KVCache
 from kvsim.cache.spec import GroupSpec
 from kvsim.engine.clock import Clock
+from kvsim.engine.jobs import SchedulerConfig
 from kvsim.engine.replica import Replica
 from kvsim.engine.scheduler import Scheduler
 from kvsim.metrics.records import RequestLog, TimelineLog
-from kvsim.times.step_time import StepTimeParams, constant_step_time, step_time_params
+from kvsim.times import roofline as times
+from kvsim.times.step_time import StepTimeParams, constant_step_time
+from kvsim.times.work import Layout
 from kvsim.workload.request import Request
 
 WINDOWS = (
@@ -35,9 +38,7 @@ def roofline() -> StepTimeParams:
     """Step times that depend on every sequence's length."""
     from kvsim import catalog
 
-    return step_time_params(
-        model=catalog.model("deepseek-v4-pro"), gpu=catalog.gpu("b300"), tensor_parallel=8
-    )
+    return times.roofline(catalog.model("deepseek-v4-pro"), catalog.gpu("b300"), Layout(8))
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,7 @@ class Case:
     config: CacheConfig
     requests: list[Request]
     step_time: StepTimeParams
-    max_num_seqs: int
-    budget: int
+    limits: SchedulerConfig
 
 
 @st.composite
@@ -56,14 +56,17 @@ def cases(draw: st.DrawFn) -> Case:
     """Small pools, prompts that share spans, arrivals close together."""
     model = draw(st.sampled_from(sorted(MODELS)))
     budget = draw(st.sampled_from((24, 64)))
+    asynchronous = draw(st.booleans())
+    acceptance = draw(st.sampled_from(((), (), (0.7,), (0.9, 0.5, 0.2))))
     config = CacheConfig(
         num_blocks=draw(st.integers(60, 160)),
         groups=MODELS[model],
         max_model_len=1024,
-        max_in_flight_tokens=budget,
+        max_in_flight_tokens=2 * budget if asynchronous else budget,
         retention_interval=draw(st.sampled_from((None, 0))),
         enable_caching=draw(st.sampled_from((True, True, False))),
         use_eagle=model == "look-ahead",
+        key_lookahead_tokens=int(bool(acceptance) and model != "look-ahead"),
         free_queue=draw(st.sampled_from(("append", "prepend-uncached-window", "prepend-uncached"))),
     )
     requests, arrival_s = [], 0.0
@@ -82,18 +85,21 @@ def cases(draw: st.DrawFn) -> Case:
             )
         )
     step_time = constant_step_time(0.01) if draw(st.booleans()) else roofline()
-    return Case(config, requests, step_time, draw(st.sampled_from((2, 8))), budget)
+    limits = SchedulerConfig(
+        max_num_batched_tokens=budget,
+        max_num_seqs=draw(st.sampled_from((2, 8))),
+        max_model_len=config.max_model_len,
+        asynchronous=asynchronous,
+        acceptance=acceptance,
+        draw_key=draw(st.integers(0, 2**62)),
+    )
+    return Case(config, requests, step_time, limits)
 
 
 def outcome(case: Case, *, one_by_one: bool) -> dict[str, Any]:
     """Everything that can be seen of a run."""
     clock = Clock()
-    scheduler = Scheduler(
-        KVCache(case.config),
-        max_num_batched_tokens=case.budget,
-        max_num_seqs=case.max_num_seqs,
-        max_model_len=case.config.max_model_len,
-    )
+    scheduler = Scheduler(KVCache(case.config), case.limits)
     requests, timeline = RequestLog(), TimelineLog()
     replica = Replica(
         clock,
@@ -126,7 +132,7 @@ def outcome(case: Case, *, one_by_one: bool) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(cases())
 def test_a_run_of_steps_is_its_steps(case: Case) -> None:
     runs, steps = outcome(case, one_by_one=False), outcome(case, one_by_one=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.cache.content import Content
 from kvsim.cache.manager import CacheConfig, KVCache
+from kvsim.engine.jobs import Job, SchedulerConfig
 from kvsim.engine.scheduler import Scheduler
 from kvsim.workload.request import Request
 from tests.properties.strategies import bounded, caches
@@ -28,12 +30,17 @@ class Arrival:
     output_uid: int
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a step may do."""
-
-    max_num_seqs: int
-    long_prefill_token_threshold: int
+@st.composite
+def limits(draw: st.DrawFn) -> dict[str, Any]:
+    """What a step may do, and how steps follow each other."""
+    return {
+        "max_num_seqs": draw(st.integers(1, 6)),
+        "long_prefill_token_threshold": draw(st.sampled_from((0, 0, 8, 30))),
+        "asynchronous": draw(st.booleans()),
+        "by_priority": draw(st.sampled_from((False, False, True))),
+        "watermark_blocks": draw(st.sampled_from((0, 0, 3))),
+        "reserve_whole_prompt": draw(st.sampled_from((True, True, False))),
+    }
 
 
 def arrivals(seed: int, config: CacheConfig) -> list[Arrival]:
@@ -63,7 +70,7 @@ def arrivals(seed: int, config: CacheConfig) -> list[Arrival]:
     return found
 
 
-def request(arrival: Arrival) -> Request:
+def request(arrival: Arrival, priority: int) -> Request:
     content = Content.from_spans(arrival.spans)
     return Request(
         request_id=arrival.name,
@@ -72,52 +79,82 @@ def request(arrival: Arrival) -> Request:
         num_prompt_tokens=content.num_tokens,
         num_output_tokens=arrival.num_output,
         output_uid=arrival.output_uid,
+        priority=priority,
     )
 
 
-@bounded(100)
-@given(
-    caches(),
-    st.builds(Limits, st.integers(1, 6), st.sampled_from((0, 0, 8, 30))),
-    st.integers(0, 2**32 - 1),
-)
+def accepted(name: str, num_tokens: int, num_drafts: int) -> int:
+    """How many drafts are right: the same for both, as it depends on the answer alone."""
+    rng = random.Random(f"{name} {num_tokens}")
+    return next((n for n in range(num_drafts) if rng.random() > 0.6), num_drafts)
+
+
+@bounded(150)
+@given(caches(), limits(), st.sampled_from((0, 0, 1, 3)), st.booleans(), st.integers(0, 2**32 - 1))
 def test_the_scheduler_plans_as_the_slow_one(
-    config: CacheConfig, limits: Limits, seed: int
+    config: CacheConfig, limits: dict[str, Any], num_drafts: int, keys: bool, seed: int
 ) -> None:
+    depth = 1 + limits["asynchronous"]
+    budget = max(1 + num_drafts, config.max_in_flight_tokens // depth)
+    config = replace(
+        config,
+        max_in_flight_tokens=depth * budget,
+        key_lookahead_tokens=num_drafts if keys and not config.use_eagle else 0,
+    )
     numbers = {
-        "max_num_batched_tokens": config.max_in_flight_tokens,
-        "max_num_seqs": limits.max_num_seqs,
+        "max_num_batched_tokens": budget,
         "max_model_len": config.max_model_len,
-        "long_prefill_token_threshold": limits.long_prefill_token_threshold,
+        **limits,
     }
-    fast = Scheduler(KVCache(config), **numbers)
-    slow = SlowScheduler(slow_cache(config), **numbers)
+    acceptance = (0.5,) * num_drafts
+    fast = Scheduler(KVCache(config), SchedulerConfig(**numbers, acceptance=acceptance))
+    slow = SlowScheduler(slow_cache(config), **numbers, num_drafts=num_drafts)
     coming = arrivals(seed, config)
+    priorities = random.Random(seed)
+    planned: list[list[tuple[Job, int, bool]]] = []
     step = 0
     while coming or slow.busy:
         while coming and coming[0].step <= step:
             arrival = coming.pop(0)
-            fast.add(request(arrival))
-            slow.add(arrival.name, arrival.spans, arrival.num_output, arrival.output_uid)
+            priority = priorities.choice((0, 0, 1, 2))
+            fast.add(request(arrival, priority))
+            spans, output = arrival.spans, (arrival.num_output, arrival.output_uid)
+            slow.add(arrival.name, spans, *output, priority, float(arrival.step))
 
-        plan = fast.plan()
-        scheduled = {job.request.request_id: num for job, num in fast.scheduled()}
+        plan, expected = fast.plan(), slow.plan()
+        scheduled = [(job.request.request_id, num) for job, num in fast.scheduled()]
+        assert scheduled == list(expected.scheduled.items())
         if plan.stuck is not None:
-            expected = slow.step()
-            assert not expected.scheduled
             assert slow.waiting[0].name == plan.stuck.request.request_id
             return
-        _, finished = fast.end_step()
-        expected = slow.step()
-        assert list(scheduled.items()) == list(expected.scheduled.items())
         admitted = [(job.request.request_id, hit.tokens) for job, hit in plan.started]
         admitted += [(job.request.request_id, hit.tokens) for job, hit in plan.resumed]
         assert admitted == list(expected.admitted.items())
         assert [job.request.request_id for job in plan.preempted] == expected.preempted
-        assert [job.request.request_id for job in finished] == expected.finished
         same_state(fast.cache, slow.cache)
         check_pool(fast.cache, [job.sequence for job in fast.running])
-        step += 1
+        if plan.num_computing:
+            tokens = fast.planned_tokens()
+            jobs = [job for job, _ in fast.scheduled()]
+            planned.append([(job, *part) for job, part in zip(jobs, tokens, strict=True)])
+            assert [drafts for drafts, _ in tokens if drafts] == list(expected.drafts.values())
+            assert [makes for _, makes in tokens] == [part.makes for part in expected.parts]
+            step += 1
+            if len(planned) < depth:
+                continue
+        if planned:
+            parts = planned.pop(0)
+            draws = [
+                accepted(job.request.request_id, fast.cache.num_tokens(job.sequence), drafts)
+                for job, drafts, _ in parts
+            ]
+            _, finished = fast.end_step(draws)
+            done = slow.process(lambda job, n: accepted(job.name, job.num_tokens, n))
+            assert [job.request.request_id for job in finished] == done.finished
+            same_state(fast.cache, slow.cache)
+            check_pool(fast.cache, [job.sequence for job in fast.running])
+        else:
+            step += 1
         if step > 2000:
             return  # a prompt that is admitted, finds no block and gives up, over and over
 

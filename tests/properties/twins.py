@@ -20,6 +20,7 @@ def slow_cache(config: CacheConfig) -> SlowCache:
         retention_interval=config.retention_interval,
         enable_caching=config.enable_caching,
         use_eagle=config.use_eagle,
+        key_lookahead_tokens=config.key_lookahead_tokens,
         profile=config.profile,
         free_queue=config.free_queue,
     )

@@ -16,6 +16,7 @@ import pytest
 import kvsim
 from kvsim.errors import KvsimError
 from kvsim.report.page import default_report, report_html, write_report
+from kvsim.results.tables import seconds
 from kvsim.results.variants import run_variant, write_variant
 from kvsim.scenario import Scenario
 from kvsim.study.runs import read_runs
@@ -107,7 +108,7 @@ def test_the_numbers_are_those_of_the_runs(page: str, run_dir: Path) -> None:
     for name in VARIANTS:
         summary = kvsim.load_result(run_dir / name).summary
         assert f"{summary['token_hit_rate']:.1%}" in text
-        assert f"{1000 * summary['ttft_s']['p50']:.0f} ms" in text
+        assert seconds(summary["ttft_s"]["p50"]) in text
     assert (
         "Which of the cache policies serves the trace mooncake_conversation.jsonl.gz best" in text
     )

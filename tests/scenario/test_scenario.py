@@ -348,7 +348,8 @@ def test_one_problem_of_a_custom_model(model: dict[str, Any], text: str) -> None
             [
                 "workload.format: unknown format 'csv'. Known: auto, mooncake, mooncake-delta, "
                 "aiperf, agentic-mooncake, applied-compute, dynamo-requests, weka, qwen-bailian, "
-                "azure, burstgpt, sharegpt, openai.",
+                "azure, burstgpt, table, sessions, opentelemetry, sharegpt, wildchat, lmsys, "
+                "trajectories, openai, token-ids.",
                 "workload.limit: 0 is below 1. Use 1 or more.",
                 "workload.time_scale: 0 is not above 0. Use a value above 0.",
             ],

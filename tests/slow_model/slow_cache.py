@@ -38,12 +38,18 @@ class Profile:
     masks_follow_eagle: bool
     """The mask and the index give an EAGLE group its block beyond the boundary; and window groups
     have a mask also where their block is the scheduler block."""
+    cuts_every_hit: bool
+    """All full-attention groups are cut back to the hit, not only those of the first spec."""
+    counts_lookups: bool
+    """Counters count every lookup of a request that waits, not the one it is admitted with."""
+    spares_lone_prefills: bool
+    """The long-prefill threshold leaves a request alone that is alone."""
 
 
 PROFILES = {
-    "vllm-0.22": Profile("append", False, False, False),
-    "vllm-0.23": Profile("prepend-uncached-window", False, False, True),
-    "vllm-0.33": Profile("prepend-uncached", True, True, True),
+    "vllm-0.22": Profile("append", False, False, False, False, True, False),
+    "vllm-0.23": Profile("prepend-uncached-window", False, False, True, False, True, False),
+    "vllm-0.33": Profile("prepend-uncached", True, True, True, True, False, True),
 }
 
 
@@ -66,6 +72,8 @@ class Request:
     hit: int = 0
     hit_blocks: list[list[Block]] | None = None
     num_computed: int = 0
+    num_in_flight: int = 0
+    """Of the computed tokens those of steps that have not ended."""
     tables: list[list[Block]] = field(default_factory=list)
     num_indexed: list[int] = field(default_factory=list)
 
@@ -100,6 +108,7 @@ class SlowCache:
         retention_interval: int | None = None,
         enable_caching: bool = True,
         use_eagle: bool = False,
+        key_lookahead_tokens: int = 0,
         profile: str | Profile = "vllm-0.33",
         free_queue: str | None = None,
     ) -> None:
@@ -109,6 +118,7 @@ class SlowCache:
         self.max_in_flight_tokens = max_in_flight_tokens
         self.retention_interval = retention_interval
         self.enable_caching = enable_caching
+        self.key_lookahead = key_lookahead_tokens
         self.free_queue_order = free_queue or self.profile.free_queue
         self.scheduler_block = lcm(*(g.block_size for g in groups))
         self.hash_block = gcd(*(g.block_size for g in groups))
@@ -154,11 +164,12 @@ class SlowCache:
         return seq.hit, seq.junction, [[b.number for b in g] for g in seq.hit_blocks]
 
     def _lookup_one(self, seq: Request) -> None:
-        found, seq.hit = self._reach(seq, [0], seq.num_tokens - 1, 0 in self.dropping)
+        most = seq.num_tokens - max(1, self.key_lookahead)
+        found, seq.hit = self._reach(seq, [0], most, 0 in self.dropping)
         seq.hit_blocks = found
 
     def _lookup_hybrid(self, seq: Request) -> None:
-        bound = seq.num_tokens - 1
+        bound = max(0, seq.num_tokens - max(1, self.key_lookahead))
         longest = 0
         reach: dict[int, int] = {}
         found: dict[int, list[Block]] = {}
@@ -197,7 +208,9 @@ class SlowCache:
                 break
         seq.hit = bound
         for g, spec in enumerate(self.groups):
-            if spec.kind == "full":
+            if spec.kind == "full" and (
+                self.profile.cuts_every_hit or g in self.lookup_groups[0][0]
+            ):
                 found[g] = found[g][: ceil_div(bound, spec.block_size)]
         seq.hit_blocks = [found[g] for g in range(len(self.groups))]
         if longest > bound and self.profile.knows_junction:
@@ -219,7 +232,7 @@ class SlowCache:
         end = (i + 1) * self.groups[members[0]].block_size
         rows = []
         for g in members:
-            holders = self.index.get((g, *seq.prefix(end)))
+            holders = self.index.get((g, *seq.prefix(end + self.key_lookahead)))
             if not holders:
                 return None
             rows.append(holders[0])
@@ -279,7 +292,12 @@ class SlowCache:
     # -- allocate -------------------------------------------------------------------------------
 
     def allocate(
-        self, name: str, num_new: int, lookahead: int = 0, full_fit: bool = False
+        self,
+        name: str,
+        num_new: int,
+        lookahead: int = 0,
+        full_fit: bool = False,
+        watermark: int = 0,
     ) -> list[list[int]] | None:
         """Room for `num_new` more tokens: newly taken block ids per group, or None."""
         seq = self.sequences[name]
@@ -289,12 +307,14 @@ class SlowCache:
 
         if full_fit:
             total = min(seq.num_tokens, self.max_model_len)
-            if self._blocks_needed(seq, hits, total, computed, capped=True) > len(self.queue):
+            needed = self._blocks_needed(seq, hits, total, computed, capped=True)
+            if needed + watermark > len(self.queue):
                 return None
 
         slots = min(computed + num_new + lookahead, self.max_model_len)
-        self._leave_window(seq, min(computed, self.max_model_len))
-        if self._blocks_needed(seq, hits, slots, computed, capped=False) > len(self.queue):
+        self._leave_window(seq, min(computed, self.max_model_len) - seq.num_in_flight)
+        needed = self._blocks_needed(seq, hits, slots, computed, capped=False)
+        if needed + watermark > len(self.queue):
             return None
 
         if first:
@@ -306,12 +326,17 @@ class SlowCache:
             new = [self._take() for _ in range(missing)]
             seq.tables[g] += new
             taken.append([b.number for b in new])
-        if self.enable_caching:
-            end = min(min(computed, self.max_model_len) + num_new, seq.num_tokens)
-            for g in range(len(self.groups)):
-                self._enter_index(seq, g, end)
+        self.cache_up_to(name, min(computed, self.max_model_len) + num_new)
         seq.num_computed = computed + num_new
         return taken
+
+    def cache_up_to(self, name: str, num_computed: int) -> None:
+        """Enter what is full and known of so many computed tokens in the index."""
+        seq = self.sequences[name]
+        if self.enable_caching:
+            end = max(0, min(num_computed, seq.num_tokens - self.key_lookahead))
+            for g in range(len(self.groups)):
+                self._enter_index(seq, g, end)
 
     def _blocks_needed(
         self, seq: Request, hits: list[list[Block]], tokens: int, computed: int, capped: bool
@@ -381,7 +406,8 @@ class SlowCache:
             if block is self.null or not self._worth_keeping(seq, g, i):
                 continue
             self._forget(block)  # it may be known by a part of its content
-            self._know(block, (g, *seq.prefix((i + 1) * spec.block_size)))
+            end = (i + 1) * spec.block_size
+            self._know(block, (g, *seq.prefix(end + self.key_lookahead)))
         seq.num_indexed[g] = max(seq.num_indexed[g], full)
         if spec.kind == "full" and self.profile.follows_eagle:
             self._enter_prompt_end(seq, g, tokens)

@@ -1,4 +1,4 @@
-"""Step times against loops, by hand, and for plausibility on the quick start's node."""
+"""Step times against loops, by hand, in their limits, and for plausibility."""
 
 from __future__ import annotations
 
@@ -13,22 +13,27 @@ from hypothesis import strategies as st
 from kvsim import catalog
 from kvsim.catalog import AttentionTerm, Gpu, KVGroup, Model
 from kvsim.errors import KvsimError, Problems
+from kvsim.times.roofline import overrides, roofline, roofline_notes
 from kvsim.times.step_time import (
+    EXPERTS,
+    KV_BYTE,
     UNCAPPED_TOKENS,
     Ints,
     StepTimeParams,
     capped_context_tokens,
+    compose,
     constant_step_time,
-    step_bytes,
-    step_flops,
+    request_seconds,
+    step_parts,
     step_seconds,
-    step_time_notes,
-    step_time_params,
 )
+from kvsim.times.work import Layout, attention_work, work_of
 
 PRO = catalog.model("deepseek-v4-pro")
 B300 = catalog.gpu("b300")
-TOY_GPU = Gpu("toy", hbm_bytes=1, hbm_bytes_per_s=1000.0, bf16_flops_per_s=1e6)
+TOY_GPU = Gpu(
+    "toy", hbm_bytes=1, hbm_bytes_per_s=1000.0, bf16_flops_per_s=1e6, nvlink_bytes_per_s=100.0
+)
 TOY = Model(
     "toy",
     (KVGroup("full", 4, bytes_per_block=80), KVGroup("sliding_window", 2, 6, bytes_per_block=20)),
@@ -37,6 +42,7 @@ TOY = Model(
     expert_bytes=400.0,
     num_experts=8,
     experts_per_token=2,
+    num_layers=2,
     attention=(AttentionTerm("full", 3.0, 2), AttentionTerm("window", 5.0, 1, 6, False)),
 )
 
@@ -46,7 +52,7 @@ def ints(*values: int) -> Ints:
 
 
 def quick_start() -> StepTimeParams:
-    return step_time_params(model=PRO, gpu=B300, tensor_parallel=8)
+    return roofline(PRO, B300, Layout(8))
 
 
 @settings(deadline=None)  # the first call may compile
@@ -70,38 +76,50 @@ def test_constant_counts_steps_and_tokens() -> None:
     params = constant_step_time(0.01, 0.002)
     assert step_seconds(params, ints(3, 1), ints(0, 900), 2) == 0.01 + 0.002 * 4
     assert step_seconds(params, ints(3, 1), ints(0, 900), 1) == 0.01 + 0.002 * 3
-    assert step_time_params("constant", step_s=0.01, token_s=0.002).overhead_s == params.overhead_s
+    assert request_seconds(params, 1000) == 0.0
 
 
-def test_toy_by_hand() -> None:
-    params = step_time_params(
-        model=TOY,
-        gpu=TOY_GPU,
-        tensor_parallel=2,
-        compute_efficiency=0.5,
-        memory_efficiency=0.25,
-        overhead_s=0.125,
-    )
-    new_tokens, context = ints(3, 1), ints(4, 10)
-    # a rank: 2 x 50 / 2 a token; full at L = 5, 6, 7 and 11, split; window at 5, 6, 6 and 6, whole
-    assert step_flops(params, new_tokens, context, 2) == 50 * 4 + 3 * (18 + 11) + 5 * (17 + 6)
-    # dense 300 / 2, experts 400 / 2, KV halved: 20 a token of 7 + 11, 10 a token of 6 + 6
-    touched = 200 * (1 - 0.75**4)
-    expected_bytes = 150 + touched + 10 * 18 + 5 * 12
-    assert step_bytes(params, new_tokens, context, 2) == pytest.approx(expected_bytes, rel=1e-12)
-    compute_s, memory_s = 402 / 5e5, expected_bytes / 250
-    assert step_seconds(params, new_tokens, context, 2) == pytest.approx(
-        0.125 + max(compute_s, memory_s), rel=1e-12
-    )
+def test_toy_is_counted_by_hand() -> None:
+    params = roofline(TOY, TOY_GPU, Layout(2))
+    held = compose(params, ints(3, 1), ints(4, 10), 2)
+    # full at L = 5, 6, 7 of the prompt and 11 of the decode; window at 5, 6, 6 and 6
+    assert (held.tokens, held.prompt_tokens, held.sequences) == (4, 3, 2)
+    # a rank: 3 x 2 layers / 2 for full, 5 for window, which is not split
+    assert held.prompt_flops == 3 * 18 + 5 * 17
+    assert held.decode_flops == 3 * 11 + 5 * 6
+    # 20 bytes a token of 7 + 11, 10 a token of 6 + 6, KV halved
+    assert held.kv_bytes == 10 * 18 + 5 * 12
+    work = work_of(TOY, TOY_GPU, Layout(2))
+    assert (work.dense_bytes, work.expert_bytes) == (150, 200)
+    # experts hold 200 parameters of 2 bytes, a quarter of which a token goes through
+    assert (work.expert_flops, work.dense_flops) == (2 * 200 / 4 / 2, 2 * (50 - 50) / 2)
 
 
-def test_the_larger_of_compute_and_memory_counts() -> None:
-    slow_memory = step_time_params(model=TOY, gpu=TOY_GPU, overhead_s=0.0)
-    fast = dataclasses.replace(TOY_GPU, hbm_bytes_per_s=1e12)
-    slow_compute = step_time_params(model=TOY, gpu=fast, overhead_s=0.0)
-    step = (ints(100), ints(0), 1)
-    assert step_seconds(slow_memory, *step) == step_bytes(slow_memory, *step) / 750.0
-    assert step_seconds(slow_compute, *step) == step_flops(slow_compute, *step) / 4.5e5
+def test_toy_by_hand_in_seconds() -> None:
+    given = overrides(0.5, 0.25, 0.125)
+    zero = ("sequence_s", "sequence_layer_s", "expert_padding_tokens", "request_s")
+    params = roofline(TOY, TOY_GPU, Layout(2), override=given | dict.fromkeys(zero, 0.0))
+    parts = step_parts(params, ints(3, 1), ints(4, 10), 2)
+    read_s, computed_s = 200 * (1 - 0.75**4) / 250, 50 * 4 / 5e5
+    assert parts["launches"] == 0.125
+    assert parts["dense"] == pytest.approx(150 / (1000 * 0.25))
+    assert parts["experts"] == pytest.approx((read_s**3 + computed_s**3) ** (1 / 3))
+    assert parts["attention"] == pytest.approx(240 / 250, rel=1e-6)
+    assert parts["prompt_attention"] == pytest.approx(139 / 5e5)
+    assert parts["host"] == 0.0
+    seconds = step_seconds(params, ints(3, 1), ints(4, 10), 2)
+    assert seconds == pytest.approx(sum(parts.values()), rel=1e-12)
+
+
+def test_host_is_hidden_beside_the_gpu_where_scheduling_is_asynchronous() -> None:
+    host = {"host_step_s": 5.0, "host_sequence_s": 1.0}
+    step = (ints(1, 1), ints(4, 10), 2)
+    hidden = roofline(TOY, TOY_GPU, override=host)
+    waits = roofline(TOY, TOY_GPU, asynchronous=False, override=host)
+    gpu_s = step_seconds(roofline(TOY, TOY_GPU, override=dict.fromkeys(host, 0.0)), *step)
+    assert 0 < gpu_s < 7.0
+    assert step_seconds(hidden, *step) == pytest.approx(7.0)
+    assert step_seconds(waits, *step) == pytest.approx(gpu_s + 7.0)
 
 
 @settings(deadline=None)
@@ -115,55 +133,104 @@ def test_order_of_the_sequences_changes_no_bit(step: list[tuple[int, int]]) -> N
     assert plain(params, forth[:, 0], forth[:, 1], len(step)) == pytest.approx(one, rel=1e-12)
 
 
-def test_time_grows_with_tokens_and_context() -> None:
-    params = quick_start()
-    chunks = [step_seconds(params, ints(n), ints(0), 1) for n in (256, 2048, 8192)]
-    contexts = [step_seconds(params, ints(8192), ints(c), 1) for c in (0, 100_000, 1_000_000)]
-    assert chunks == sorted(chunks)
-    assert contexts == sorted(contexts)
-    assert contexts[0] < contexts[1] < contexts[2]
+@settings(deadline=None, max_examples=40)
+@given(
+    name=st.sampled_from(catalog.model_names()),
+    gpu=st.sampled_from(("h100", "h200", "b200", "b300")),
+    tokens=st.integers(1, 4000),
+    context=st.integers(0, 30_000),
+    more=st.integers(1, 4000),
+    batch=st.integers(1, 60),
+)
+def test_more_work_is_never_faster(
+    name: str, gpu: str, tokens: int, context: int, more: int, batch: int
+) -> None:
+    params = roofline(catalog.model(name), catalog.gpu(gpu), Layout(8))
+    new, before = np.full(batch, 1), np.full(batch, context)
+    base = step_seconds(params, new, before, batch)
+    assert step_seconds(params, new, before + more, batch) >= base
+    wider = np.append(new, tokens), np.append(before, context)
+    assert step_seconds(params, *wider, batch + 1) > base
+    longer = np.append(new, tokens + more), np.append(before, context)
+    assert step_seconds(params, *longer, batch + 1) >= step_seconds(params, *wider, batch + 1)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    name=st.sampled_from(catalog.model_names()),
+    tokens=st.sampled_from((1, 64, 8192)),
+    faster=st.floats(1.0, 4.0),
+)
+def test_faster_hardware_is_never_slower(name: str, tokens: int, faster: float) -> None:
+    gpu, model = catalog.gpu("b200"), catalog.model(name)
+    step = ints(tokens), ints(5000), 1
+    base = step_seconds(roofline(model, gpu, Layout(8)), *step)
+    for key in ("hbm_bytes_per_s", "nvlink_bytes_per_s"):
+        quick = dataclasses.replace(gpu, **{key: getattr(gpu, key) * faster})
+        assert step_seconds(roofline(model, quick, Layout(8)), *step) <= base * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", catalog.model_names())
+def test_more_gpus_are_never_slower_on_a_large_chunk(name: str) -> None:
+    model, chunk = catalog.model(name), (ints(8192), ints(0), 1)
+    times = [step_seconds(roofline(model, B300, Layout(ranks)), *chunk) for ranks in (2, 4, 8)]
+    assert times == sorted(times, reverse=True)
+
+
+def test_limits() -> None:
+    free = dict.fromkeys(
+        ("step_s", "layer_s", "all_reduce_s", "sequence_s", "sequence_layer_s", "host_step_s"), 0.0
+    )
+    llama = catalog.model("llama-3.1-8b")
+    params = roofline(llama, catalog.gpu("h200"), override=free | {"hbm_dense": 1.0, "hbm_kv": 1.0})
+    # one token: the weights once, without the embedding, and its KV
+    read = 16.06e9 - 2 * 128_256 * 4096 + 131_072 * 1001
+    assert step_seconds(params, ints(1), ints(1000), 1) == pytest.approx(read / 4.8e12, rel=0.02)
+    # all experts are read by many tokens
+    experts = roofline(PRO, B300, Layout(8))
+    parts = step_parts(experts, np.full(1000, 1), np.full(1000, 100), 1000)
+    assert parts["experts"] >= experts.scalars[EXPERTS] * 0.99
+
+
+def test_data_parallel_ranks_share_the_experts() -> None:
+    alone, shared = Layout(1, num_gpus=8), Layout(1, data_parallel=8)
+    assert work_of(PRO, B300, shared).expert_bytes == work_of(PRO, B300, alone).expert_bytes
+    tp = attention_work(PRO, Layout(8))
+    dp = attention_work(PRO, shared)
+    # every rank holds the same KV with TP; its own with DP, at all heads
+    assert (tp.kv_bytes == dp.kv_bytes).all()
+    assert dp.decode_flops.sum() > tp.decode_flops.sum()
+    step = (ints(1), ints(8000), 1)
+    several = step_parts(roofline(PRO, B300, shared), *step)
+    assert several["experts"] > step_parts(roofline(PRO, B300, alone), *step)["experts"]
+
+
+def test_drafts_cost_a_layer_each_and_are_checked_in_one_step() -> None:
+    plain, drafted = roofline(PRO, B300, Layout(8)), roofline(PRO, B300, Layout(8, draft_tokens=3))
+    assert drafted.decode_tokens == 4
+    held = compose(drafted, ints(4, 4), ints(1000, 1000), 2)
+    assert held.prompt_tokens == 0 and held.tokens == 8
+    one = step_seconds(plain, ints(1), ints(8000), 1)
+    assert one < step_seconds(drafted, ints(4), ints(8000), 1) < 2.5 * one
 
 
 def test_pro_attention_flops_at_a_million_tokens() -> None:
     """Indexer 129 GFLOP on every rank; compress-4 9.1 and compress-128 67.6 over eight."""
-    params = quick_start()._replace(flops_per_token=0.0)
-    flops = step_flops(params, ints(1), ints(1_048_575), 1)
-    assert flops == pytest.approx(129e9 + (9.1e9 + 67.6e9) / 8, rel=0.005)
-
-
-def test_plausible_on_the_quick_start_node() -> None:
-    params = quick_start()
-    batch = np.ones(30, np.int64), np.full(30, 12_000, np.int64), 30
-    assert 0.010 < step_seconds(params, *batch) < 0.025
-    assert 0.030 < step_seconds(params, ints(8192), ints(0), 1) < 0.100
-    # a large chunk is bound by compute, a decode step by memory
-    chunk = ints(8192), ints(0), 1
-    assert step_flops(params, *chunk) / params.flops_per_s > (
-        step_bytes(params, *chunk) / params.bytes_per_s
-    )
-    assert step_flops(params, *batch) / params.flops_per_s < (
-        step_bytes(params, *batch) / params.bytes_per_s
-    )
+    held = compose(quick_start(), ints(1), ints(1_048_575), 1)
+    assert held.decode_flops == pytest.approx(129e9 + (9.1e9 + 67.6e9) / 8, rel=0.005)
 
 
 @pytest.mark.parametrize("name", catalog.model_names())
 def test_every_model_of_the_catalog_has_step_times(name: str) -> None:
-    params = step_time_params(model=catalog.model(name), gpu=catalog.gpu("h200"), tensor_parallel=8)
-    assert 0.005 < step_seconds(params, ints(1), ints(1000), 1) < 0.05
-    assert step_bytes(params, ints(1), ints(1000), 1) < 865e9 / 8
-
-
-def test_a_dense_model_reads_all_its_weights() -> None:
-    llama = catalog.model("llama-3.1-8b")
-    params = step_time_params(model=llama, gpu=catalog.gpu("h200"))
-    kv_bytes = 131_072 * 1001
-    assert step_bytes(params, ints(1), ints(1000), 1) == 16.06e9 + kv_bytes
+    params = roofline(catalog.model(name), catalog.gpu("h200"), Layout(8))
+    assert 0.0005 < step_seconds(params, ints(1), ints(1000), 1) < 0.05
+    assert params.scalars[KV_BYTE] > 0
 
 
 def test_missing_keys_are_named_all_at_once() -> None:
     bare = Model("bare", (KVGroup("full", 16), KVGroup("sliding_window", 16, 64)))
     with pytest.raises(Problems) as e:
-        step_time_params(model=bare, gpu=B300)
+        roofline(bare, B300)
     keys = [problem.split(":")[0] for problem in e.value.problems]
     assert keys == [
         "active_parameters",
@@ -176,28 +243,28 @@ def test_missing_keys_are_named_all_at_once() -> None:
 
 def test_contradictory_experts_are_refused() -> None:
     with pytest.raises(Problems, match="experts_per_token: 9 is not between 1 and num_experts"):
-        step_time_params(model=dataclasses.replace(TOY, experts_per_token=9), gpu=TOY_GPU)
+        roofline(dataclasses.replace(TOY, experts_per_token=9), TOY_GPU)
     with pytest.raises(Problems, match="expert_bytes: 0 is not above 0"):
-        step_time_params(model=dataclasses.replace(TOY, expert_bytes=0), gpu=TOY_GPU)
+        roofline(dataclasses.replace(TOY, expert_bytes=0), TOY_GPU)
     with pytest.raises(Problems, match="expert_bytes: 800 is above weight_bytes"):
-        step_time_params(model=dataclasses.replace(TOY, expert_bytes=800), gpu=TOY_GPU)
+        roofline(dataclasses.replace(TOY, expert_bytes=800), TOY_GPU)
 
 
-def test_precision_and_kind_are_checked() -> None:
+def test_precision_and_engine_are_checked() -> None:
     with pytest.raises(KvsimError, match="toy has no peak for 'fp8'. Use one of bf16"):
-        step_time_params(model=dataclasses.replace(TOY, precision="fp8"), gpu=TOY_GPU)
+        roofline(dataclasses.replace(TOY, precision="fp8"), TOY_GPU)
     with pytest.raises(Problems, match="unknown precision 'fp9'"):
-        step_time_params(model=dataclasses.replace(TOY, precision="fp9"), gpu=TOY_GPU)
-    with pytest.raises(KvsimError, match="'roof'.*Did you mean 'roofline'"):
-        step_time_params("roof")
+        roofline(dataclasses.replace(TOY, precision="fp9"), TOY_GPU)
+    with pytest.raises(KvsimError, match="step_time.engine: .*'vlm'.*Did you mean 'vllm'"):
+        roofline(TOY, TOY_GPU, engine="vlm")
 
 
 def test_notes_say_where_the_constants_come_from() -> None:
-    notes = step_time_notes(PRO, B300, compute_efficiency=0.3)
-    assert any(note.startswith("compute_efficiency 0.3: as set") for note in notes)
-    assert any(note.startswith("memory_efficiency 0.75: assumption: ") for note in notes)
+    notes = roofline_notes(PRO, B300, Layout(8), override=overrides(0.3, None, None))
+    assert "peak_dense 0.3: as set" in notes
+    assert any(note.startswith("hbm_kv ") and "paged KV" in note for note in notes)
     bare = Model("m", (KVGroup("full", 16),))
-    assert any("left out" in note for note in step_time_notes(bare, B300))
+    assert any("left out" in note for note in roofline_notes(bare, B300, Layout()))
 
 
 def test_params_can_be_pickled() -> None:

@@ -145,6 +145,73 @@ def test_ids_that_follow_different_ids_are_noticed() -> None:
     assert TraceBlocks.from_requests(requests[:1] * 2, 4).is_chained
 
 
+def test_an_id_in_another_place_is_another() -> None:
+    requests = [ids_request([3], 4, 0), ids_request([1, 2, 3], 12, 1), ids_request([3], 4, 2)]
+    blocks = TraceBlocks.from_requests(requests, 4)
+    assert not blocks.is_chained
+    assert (blocks.num_unique, blocks.num_single_use()) == (4, 3)
+    assert blocks.lru_curve().token_hit_rate(9) == pytest.approx(4 / 20)
+    assert blocks.fifo_token_hit_rate(9) == pytest.approx(4 / 20)
+
+
+def test_a_partial_block_is_found_as_far_as_it_was_seen() -> None:
+    """Two prompts of 655 and 672 tokens in ids of 256: 655 tokens can be shared."""
+    requests = [ids_request([0, 1, 2], length, n, 256) for n, length in enumerate((655, 672, 660))]
+    total = 655 + 672 + 660
+    blocks = TraceBlocks.from_requests(requests, 256)
+    assert blocks.ideal_token_hit_rate() == pytest.approx((655 + 660) / total)
+    assert blocks.fifo_token_hit_rate(9) == pytest.approx((655 + 660) / total)
+    assert blocks.lru_curve().token_hit_rate(2) == pytest.approx((512 + 512) / total)
+    assert ideal_hit_tokens(requests) == (655 + 660, total)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Request]:
+    """Turns of a few sessions: what was said before, the answer to it, and something new."""
+    said: dict[int, list[tuple[int, int]]] = {}
+    requests = []
+    for number in range(draw(st.integers(1, 12))):
+        session = draw(st.integers(0, 2))
+        new = (1000 + number, draw(st.integers(1, 9)))
+        spans = [*said.get(session, [(session % 2, 7)]), new]
+        num_tokens, num_output = sum(length for _, length in spans), draw(st.integers(1, 9))
+        own = OWN_UID + number
+        requests.append(
+            Request(str(number), number, Content.from_spans(spans), num_tokens, num_output, own)
+        )
+        said[session] = [*spans, (own, num_output)]
+    return requests
+
+
+@settings(max_examples=60, deadline=None)
+@given(conversations(), st.integers(1, 5))
+def test_answers_that_come_back_are_found(requests: list[Request], block: int) -> None:
+    """Against a list of tokens for each prompt and its answer, token by token and in blocks."""
+    resident: list[list[int]] = []
+    ideal = whole = 0
+    for request in requests:
+        spans = [*request.content.spans(), (request.output_uid, request.num_output_tokens)]
+        tokens = [uid for uid, length in spans for _ in range(length)]
+        prompt = tokens[: request.num_prompt_tokens]
+        agreed = [
+            next((n for n, (a, b) in enumerate(zip(prompt, other, strict=False)) if a != b), None)
+            or min(len(prompt), len(other)) * (prompt[0] == other[0])
+            for other in resident
+        ]
+        ideal += max(agreed, default=0)
+        whole += max(agreed, default=0) // block * block
+        resident.append(tokens)
+    total = sum(request.num_prompt_tokens for request in requests)
+    assert ideal_hit_tokens(requests) == (ideal, total)
+    found = TraceBlocks.from_requests(requests, block)
+    tails = total * found.ideal_token_hit_rate()
+    # A last block that is not whole is found where its span is met again.
+    assert whole - 1e-6 <= tails <= ideal + 1e-6
+    largest = found.lru_curve().token_hit_rate(10**6)
+    assert found.fifo_token_hit_rate(10**6) == pytest.approx(largest)
+    assert found.ideal_token_hit_rate() == pytest.approx(largest)
+
+
 def test_no_requests() -> None:
     blocks = TraceBlocks.from_requests([], 4)
     assert (blocks.num_requests, blocks.num_unique, blocks.ideal_token_hit_rate()) == (0, 0, 0.0)

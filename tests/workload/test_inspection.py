@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvsim.workload.inspection import UNRECORDED_STARTS, inspect, timed_requests
 from kvsim.workload.traces import TraceOptions, open_trace_file
@@ -38,6 +42,7 @@ def test_figures(tmp_path: Path) -> None:
         "requests": 3,
         "sessions": None,
         "times": "recorded",
+        "time_unit": "ms",
         "span_s": 4.0,
         "requests_per_s": 0.75,
         "block_tokens": 16,
@@ -75,6 +80,82 @@ def test_figures(tmp_path: Path) -> None:
     }
     assert len(working) == 48
     assert sum(window["blocks"] for window in working) == 3 + 3 + 2
+
+
+DELTA = [
+    {
+        "session_id": "a",
+        **({"timestamp": 0} if turn == 0 else {"delay": 2000}),
+        "input_length": 1024,
+        "output_length": 500,
+        "hash_ids": [2 * turn, 2 * turn + 1],
+    }
+    for turn in range(4)
+]
+
+
+def test_answers_that_come_back_count_in_both_bounds(tmp_path: Path) -> None:
+    """Each prompt finds all of the one before and the answer to it: 1,524, 3,048 and 4,572."""
+    path = write(tmp_path, DELTA)
+    traces = [
+        open_trace_file(path, TraceOptions(shared_tails=shared), trace_format="mooncake-delta")
+        for shared in (False, True)
+    ]
+    found = inspect(traces[0], shared=traces[1]).figures
+    right = (1524 + 3048 + 4572) / (1024 + 2548 + 4072 + 5596)
+    assert found["ideal_token_hit_rate"] == pytest.approx(right)
+    assert found["ideal_token_hit_rate_shared_tails"] == pytest.approx(right)
+    assert found["capacities"][-1]["token_hit_rate"] == pytest.approx((1024 + 2560 + 4096) / 13240)
+
+
+def test_bounds_of_partial_blocks_of_different_lengths(tmp_path: Path) -> None:
+    rows = [{**ROWS[0], "input_length": length, "hash_ids": [0, 1, 2]} for length in (655, 672)]
+    path = write(tmp_path, rows)
+    shared = open_trace_file(path, TraceOptions(shared_tails=True))
+    found = inspect(open_trace_file(path, TraceOptions()), shared=shared).figures
+    assert found["ideal_token_hit_rate"] == pytest.approx(655 / 1327)
+    assert found["ideal_token_hit_rate_shared_tails"] == pytest.approx(655 / 1327)
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Rows of a few sessions, whose first turns share ids and whose later ones add tokens."""
+    rows: list[dict[str, Any]] = []
+    for number in range(draw(st.integers(1, 10))):
+        length = draw(st.integers(1, 40))
+        first = draw(st.integers(0, 2))
+        ids = [first * 10 + place for place in range(-(-length // 8))]
+        if length % 8 and draw(st.booleans()):
+            ids[-1] = 100 + number
+        rows.append(
+            {
+                "session_id": draw(st.sampled_from("abcd")),
+                "timestamp": 1000 * number,
+                "input_length": length,
+                "output_length": draw(st.integers(1, 12)),
+                "hash_ids": ids,
+            }
+        )
+    return rows
+
+
+@settings(max_examples=80, deadline=None)
+@given(turns(), st.sampled_from(["mooncake", "mooncake-delta", "aiperf"]))
+def test_shared_is_never_below_distinct(rows: list[dict[str, Any]], trace_format: str) -> None:
+    with TemporaryDirectory() as folder:
+        path = write(Path(folder), rows)
+        traces = [
+            open_trace_file(
+                path,
+                TraceOptions(shared_tails=shared, block_tokens=8),
+                trace_format=trace_format,
+            )
+            for shared in (False, True)
+        ]
+        found = inspect(traces[0], shared=traces[1]).figures
+    ideal = found["ideal_token_hit_rate"]
+    assert found["ideal_token_hit_rate_shared_tails"] >= ideal - 1e-9
+    assert all(point["token_hit_rate"] <= ideal + 1e-9 for point in found["capacities"])
 
 
 def test_fifo_and_the_last_half(tmp_path: Path) -> None:

@@ -37,3 +37,48 @@ def test_a_missing_trace_is_shown_as_written(tmp_path: Path) -> None:
     assert str(caught.value) == (
         "gone.jsonl: 1 problem\n  path: there is no such file. Give the path of a trace file."
     )
+
+
+def delta(tmp_path: Path, *waits_ms: int) -> Path:
+    row = {"session_id": "a", "input_length": 16, "output_length": 4, "hash_ids": [1]}
+    rows = [{**row, "timestamp": 1000}, *({**row, "delay": wait_ms} for wait_ms in waits_ms)]
+    path = tmp_path / "delta.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def test_an_open_loop_counts_delays_from_arrivals_and_says_so(tmp_path: Path) -> None:
+    options = {"format": "mooncake-delta", "sessions": {"loop": "open"}, "block_tokens": 16}
+    workload = open_workload(config(delta(tmp_path, 500, 2000), **options), 16)
+    found = [(request.arrival_s, request.num_prompt_tokens) for request in workload.requests]
+    assert found == [(1.0, 16), (1.5, 36), (3.5, 56)]
+    assert workload.warnings == [
+        "delta.jsonl: in this open loop, turns without a recorded time come as long after the "
+        "arrival of the turn before as their delay says, not after its answer."
+    ]
+
+
+def test_delays_alone_need_a_loop(tmp_path: Path) -> None:
+    options = {"format": "mooncake-delta", "block_tokens": 16}
+    workload = open_workload(config(delta(tmp_path, 500), **options), 16)
+    with pytest.raises(KvsimError, match="use sessions.loop closed, or open to count its delay"):
+        list(workload.requests)
+
+
+def test_how_a_trace_is_read_is_a_key_of_the_scenario(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("when,tokens\n" + "".join(f"{n},{9 * (n != 5)}\n" for n in range(40)))
+    options = {
+        "format": "auto",
+        "columns": {"time": "when", "prompt": "tokens"},
+        "time_unit": "ms",
+        "on_bad": "skip",
+    }
+    workload = open_workload(config(path, **options), 16)
+    requests = list(workload.requests)
+    assert (len(requests), requests[-1].arrival_s) == (39, 0.039)
+    assert workload.warnings[-2:] == [
+        "t.csv: 1 of 40 lines (2.5 %) left out: tokens: ... is not a number of tokens from ... to "
+        "... (1, first on line 7).",
+        "t.csv: answers without a recorded length taken as 1 token (39 times, first on line 2).",
+    ]

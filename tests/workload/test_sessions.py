@@ -12,7 +12,7 @@ import pytest
 from kvsim.cache.content import Content
 from kvsim.errors import Problems
 from kvsim.scenario.draws import parse_starts
-from kvsim.workload.request import Request, Session, Turn
+from kvsim.workload.request import After, Request, Session, Turn
 from kvsim.workload.sessions import in_open_loop, start_times_s, with_starts
 from kvsim.workload.streams import stream
 
@@ -149,15 +149,12 @@ def test_an_open_loop_is_sorted_by_arrival() -> None:
     ]
 
 
-def test_an_open_loop_needs_times() -> None:
-    untimed = session("a", 0.0, 0)
+def test_an_open_loop_counts_delays_from_arrival_to_arrival() -> None:
+    untimed = session("a", 5.0, 0, 0, 0)
     untimed.timed = False
-    with pytest.raises(Problems) as caught:
-        list(in_open_loop([untimed]))
-    assert caught.value.problems == [
-        "sessions.loop: open: session a: has no times, only what its turns wait for. "
-        "Use loop: closed."
-    ]
+    untimed.turns[1].after = (After(0, 2.0),)
+    untimed.turns[2].after = (After(0, 0.5), After(1, 1.0))
+    assert [request.arrival_s for request in in_open_loop([untimed])] == [5.0, 7.0, 8.0]
 
 
 def test_an_open_loop_reads_no_further_than_it_has_to() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from kvsim.scenario import TraceWorkload
 from kvsim.workload.traces.formats import FORMATS, open_trace_file
 from kvsim.workload.traces.reuse import SharedPrefixes
+from kvsim.workload.traces.table import COLUMNS
 from kvsim.workload.traces.trace import Trace, TraceOptions
 
 __all__ = [
+    "COLUMNS",
     "FORMATS",
     "Trace",
     "TraceOptions",
@@ -38,6 +40,9 @@ def open_trace(config: TraceWorkload, seed: int = 0) -> Trace:
         block_tokens=config.block_tokens,
         shared_tails=config.partial_tail == "shared",
         strict=config.strict,
+        skip_bad=config.on_bad == "skip",
+        time_unit=config.time_unit,
+        columns=None if config.columns is None else config.columns.named(),
         tokenizer=config.tokenizer_file,
         reuse=reuse,
     )

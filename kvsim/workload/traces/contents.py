@@ -92,9 +92,18 @@ class SharedTails:
     different ids being the same.
     """
 
-    def __init__(self, block_tokens: int, requests: Iterable[Request]) -> None:
-        """Read all prompts once; a number is kept for every place at which one ends."""
+    def __init__(
+        self, block_tokens: int, requests: Iterable[Request], *, own_is_known: bool = False
+    ) -> None:
+        """Read all prompts once; a number is kept for every place at which one ends.
+
+        Args:
+            block_tokens: tokens an id stands for.
+            requests: of the whole trace.
+            own_is_known: what a prompt has without ids is known to be its own, not just unknown.
+        """
         self._block_tokens = block_tokens
+        self._own_is_known = own_is_known
         self._tails: dict[int, tuple[int, int]] = {}
         for request in requests:
             num_whole, tail = divmod(request.num_prompt_tokens, block_tokens)
@@ -103,7 +112,11 @@ class SharedTails:
             content = request.content
             span = int(np.searchsorted(content.ends, num_whole * block_tokens))
             uid = int(content.uids[span])
-            if uid == request.output_uid:
+            # Nobody shares what comes behind content of one's own, and content that goes on from a
+            # whole block into the tail is known there.
+            if uid >= _FIRST_OWN_UID or content.ends[span] != num_whole * block_tokens:
+                continue
+            if self._is_known(int(content.uids[span + 1]), request):
                 continue
             key = uid << POSITION_BITS | num_whole
             longest, tail_uid = self._tails.get(key, (0, _FIRST_TAIL_UID + len(self._tails)))
@@ -124,16 +137,24 @@ class SharedTails:
         found = numbers[self._keys[places] == keys]
         if len(found) == 0:
             return content
-        return _overlaid(content, self._overlays(found.tolist(), keys, request.num_prompt_tokens))
+        return _overlaid(content, self._overlays(found.tolist(), keys, request))
+
+    def _is_known(self, uid: int, request: Request) -> bool:
+        """Whether content in a prompt is known to be an earlier answer, or shared by nobody."""
+        return uid >= _FIRST_OWN_UID and (self._own_is_known or uid != request.output_uid)
 
     def _overlays(
-        self, numbers: list[int], keys: Ints, num_tokens: int
+        self, numbers: list[int], keys: Ints, request: Request
     ) -> Iterator[tuple[int, int, int]]:
-        """`(start, end, uid)` of each shared tail in a prompt."""
+        """`(start, end, uid)` of each shared tail in a prompt, each inside one span."""
+        ends = request.content.ends
         for number in numbers:
             longest, tail_uid = self._tails[int(keys[number - 1])]
             start = number * self._block_tokens
-            yield start, min(start + longest, num_tokens), tail_uid
+            span = int(np.searchsorted(ends, start, side="right"))
+            # Where a span ends inside the block, what follows is known to be something else.
+            if not self._is_known(int(request.content.uids[span]), request):
+                yield start, min(start + longest, int(ends[span])), tail_uid
 
 
 def _overlaid(content: Content, overlays: Iterable[tuple[int, int, int]]) -> Content:

@@ -22,6 +22,7 @@ from kvsim.workload.request import After, Request, Session, Turn
 from kvsim.workload.traces.contents import TraceUids
 from kvsim.workload.traces.mooncake import with_usual_names
 from kvsim.workload.traces.record import (
+    LeaveOut,
     as_number,
     id_problems,
     is_length,
@@ -29,6 +30,7 @@ from kvsim.workload.traces.record import (
     missing_problems,
     number_problems,
     shown,
+    with_integer_ids,
 )
 
 AGENTIC_SCHEMA = "dynamo.agentic_mooncake"
@@ -49,6 +51,7 @@ class AgenticMooncakeSessions:
 
     name = "agentic-mooncake"
     number = 0
+    leave_out: LeaveOut | None = None
 
     def __init__(self, block_tokens: int) -> None:
         """Start at the first line; ids stand for this many tokens."""
@@ -67,7 +70,7 @@ class AgenticMooncakeSessions:
             if said != self._block_tokens:
                 return [f"block_size: {shown(said)} is not a number of tokens from 1 to {2**24}."]
             return []
-        fields = with_usual_names(fields)
+        fields = with_integer_ids(with_usual_names(fields), "hash_ids")
         needed = ("request_id", "input_length", "output_length", "hash_ids")
         problems = list(missing_problems(fields, needed)) or list(self._problems(fields))
         if problems:
@@ -160,6 +163,7 @@ class AppliedComputeSessions:
 
     name = "applied-compute"
     number = 0
+    leave_out: LeaveOut | None = None
 
     def __init__(self) -> None:
         """Start at the first line."""
@@ -240,6 +244,7 @@ class RequestTraceSessions:
 
     name = "dynamo-requests"
     number = 0
+    leave_out: LeaveOut | None = None
 
     def __init__(self, block_tokens: int) -> None:
         """Start at the first line; hashes stand for this many tokens."""
@@ -270,7 +275,7 @@ class RequestTraceSessions:
     def _request(
         self, request: dict[str, Any], context: dict[str, Any], uids: TraceUids
     ) -> list[Session] | list[str]:
-        flat = {**request["replay"], **request}
+        flat = with_integer_ids({**request["replay"], **request}, "input_sequence_hashes")
         needed = ("request_received_ms", "input_length", "input_sequence_hashes", "output_tokens")
         problems = list(missing_problems(flat, needed)) or [
             *length_problems(flat, "input_length"),

@@ -13,6 +13,7 @@ from kvsim.errors import Problems
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_STANDARD_INPUT = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 _ENDINGS = {".gz": ("gzip", _GZIP_MAGIC), ".zst": ("zstd", _ZSTD_MAGIC)}
 
 
@@ -22,6 +23,9 @@ def check_is_file(path: Path, shown: str) -> None:
     Raises:
         KvsimError: there is no such file, or it is a directory, a device or a pipe.
     """
+    if str(path) in _STANDARD_INPUT or path.is_fifo():
+        what = "standard input and pipes can be read once, and a trace is read several times"
+        raise Problems(shown, [f"path: {what}. Write it to a file first, and give that."])
     if not path.is_file():
         what = "it is not a file" if path.exists() else "there is no such file"
         raise Problems(shown, [f"path: {what}. Give the path of a trace file."])

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from kvsim.workload.traces.clock import Clock
 from kvsim.workload.traces.record import (
     Row,
-    as_number,
     id_problems,
     length_problems,
     missing_problems,
-    number_problems,
     shown,
+    with_integer_ids,
 )
 
 BLOCK_TOKENS = 16
@@ -32,16 +32,15 @@ class QwenBailianRows:
     name = "qwen-bailian"
     time_names: tuple[str, ...] = ("timestamp",)
 
-    def __init__(self) -> None:
-        """Start at the first row."""
+    def __init__(self, clock: Clock) -> None:
+        """Start at the first row, with times on this clock."""
+        self.seconds = clock.seconds
+        self._clock = clock
         self._roots: dict[int, int] = {}
-
-    def seconds(self, time: Any) -> float | None:
-        """A time in seconds."""
-        return as_number(time)
 
     def parse(self, fields: dict[str, Any]) -> Row | list[str]:
         """What the row says, or everything that is wrong with it."""
+        fields = with_integer_ids(fields, "hash_ids")
         problems = list(missing_problems(fields, _FIELDS)) or list(self._problems(fields))
         if problems:
             return problems
@@ -49,7 +48,7 @@ class QwenBailianRows:
         root = chat_id if parent_id == -1 else self._roots[parent_id]
         self._roots[chat_id] = root
         return Row(
-            as_number(fields["timestamp"]),
+            self.seconds(fields["timestamp"]),
             fields["input_length"],
             fields["output_length"],
             fields["hash_ids"],
@@ -62,7 +61,7 @@ class QwenBailianRows:
         yield from length_problems(fields, "input_length")
         yield from length_problems(fields, "output_length", least=0)
         yield from id_problems(fields, "hash_ids")
-        yield from number_problems(fields, "timestamp", "seconds")
+        yield from self._clock.problems(fields, "timestamp")
         for name in ("chat_id", "parent_chat_id"):
             if type(fields[name]) is not int:
                 yield f"{name}: {shown(fields[name])} is not an integer."

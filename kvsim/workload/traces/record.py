@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 MAX_LENGTH_TOKENS = 2**31 - 1
 """Longer prompts and answers than this are taken for a mistake in the trace."""
+
+
 MAX_TIME = 2**53
 """Later times than this, in whatever unit, are no longer exact."""
+_HEXADECIMAL = re.compile(r"(?:0[xX])?[0-9a-fA-F]+").fullmatch
+
+
+LeaveOut = Callable[[str], None]
+"""Told what is wrong with a request that is left out of its session."""
 
 
 @dataclass(slots=True)
@@ -21,7 +29,8 @@ class Row:
     Attributes:
         time_s: seconds on the trace's clock; None where the line has no time.
         num_prompt_tokens: length of the prompt (of what a turn adds, in delta formats).
-        num_output_tokens: length of the answer; 0 where the line says so.
+        num_output_tokens: length of the answer; 0 where the line says so, None where it does not
+            say.
         ids: an id for every block of the prompt, chained; None where nothing is said about content.
         session_id: the session it belongs to; None where the line names none.
         parent: the earlier request it follows, by `name`; None for none.
@@ -32,7 +41,7 @@ class Row:
 
     time_s: float | None
     num_prompt_tokens: int
-    num_output_tokens: int
+    num_output_tokens: int | None
     ids: list[int] | None = None
     session_id: str | None = None
     parent: str | None = None
@@ -58,6 +67,16 @@ def length_problems(row: Mapping[str, Any], name: str, *, least: int = 1) -> Ite
             f"{name}: {shown(value)} is out of range. A request has {least} to "
             f"{MAX_LENGTH_TOKENS} tokens; remove the line."
         )
+
+
+def with_integer_ids(row: dict[str, Any], name: str) -> dict[str, Any]:
+    """The row with ids in hexadecimal as integers, where all of them are written so."""
+    ids = row.get(name)
+    if type(ids) is not list or not ids or type(ids[0]) is not str:
+        return row
+    if not all(type(content_id) is str and _HEXADECIMAL(content_id) for content_id in ids):
+        return row
+    return {**row, name: [int(content_id, 16) for content_id in ids]}
 
 
 def id_problems(row: Mapping[str, Any], name: str) -> Iterator[str]:

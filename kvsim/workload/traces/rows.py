@@ -52,12 +52,12 @@ class JsonRows:
         return self._lines.share_read()
 
     def times(self, names: tuple[str, ...]) -> Iterator[tuple[int, Any]]:
-        """`(number, time)` where a line has one, a number or one in quotes."""
-        search = re.compile(rf'"(?:{"|".join(names)})"\s*:\s*"?([-+.\deE]+)').search
+        """`(number, time)` where a line has one, a number or a text in quotes."""
+        search = re.compile(rf'"(?:{"|".join(names)})"\s*:\s*(?:"([^"]*)"|([-+.\deE]+))').search
         for number, line in self._lines:
             found = search(line)
             if found is not None:
-                yield number, found[1]
+                yield number, found[1] or found[2]
 
     def __iter__(self) -> Iterator[tuple[int, Fields | str]]:
         """Yield the objects."""

@@ -12,8 +12,9 @@ from kvsim.errors import Problems
 from kvsim.workload.request import Request, Session
 from kvsim.workload.sessions import in_open_loop, with_starts
 from kvsim.workload.traces.contents import SharedTails, TraceUids
+from kvsim.workload.traces.record import LeaveOut
 from kvsim.workload.traces.rows import Rows
-from kvsim.workload.traces.trace import MAX_PROBLEMS, Notices, TraceOptions
+from kvsim.workload.traces.trace import MAX_PROBLEMS, BadLines, Notices, TraceOptions
 
 
 class SessionFormat(Protocol):
@@ -22,10 +23,12 @@ class SessionFormat(Protocol):
     Attributes:
         name: of the format.
         number: of the line that is read, set before `parse`.
+        leave_out: set where bad requests are to be left out of their session, not refused.
     """
 
     name: str
     number: int
+    leave_out: LeaveOut | None
 
     def parse(self, fields: dict[str, Any], uids: TraceUids) -> list[Session] | list[str]:
         """The sessions of a line, or everything that is wrong with it.
@@ -49,6 +52,7 @@ class SessionReading:
         block_tokens_from: who says so, as in `Trace`.
         starts_recorded: whether it is recorded when sessions start.
         timed: whether all turns have a recorded time.
+        time_unit: in which the file has its times.
         warnings: what the format cannot show.
     """
 
@@ -58,6 +62,7 @@ class SessionReading:
     block_tokens_from: str
     starts_recorded: bool
     timed: bool
+    time_unit: str | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -77,18 +82,30 @@ class SessionTrace:
         self.block_tokens_from = reading.block_tokens_from
         self.starts_recorded = reading.starts_recorded
         self.timed = reading.timed
+        self.time_unit = reading.time_unit
         self._reading = reading
         self._options = options
         self._notices = Notices()
         self._tails: SharedTails | None = None
         self._rows = reading.open_rows()
         self.shown = self._rows.shown
+        self._bad = self._no_bad_lines()
+        self._num_good = 0
+        if options.time_unit not in ("auto", reading.time_unit):
+            has = reading.time_unit
+            said = f"says that its times are in {has}" if has else "has no times of its own"
+            problem = f"time_unit: {options.time_unit}, but format {self.format} {said}."
+            raise Problems(self.shown, [f"{problem} Leave it out."])
         if options.start_s and not reading.starts_recorded:
             problem = f"start_s: {options.start_s:g} s, but when sessions start is not recorded."
             raise Problems(self.shown, [f"{problem} Leave it out."])
         if options.reuse is not None:
             problem = f"reuse: format {self.format} says what prompts share. Leave it out."
             raise Problems(self.shown, [problem])
+        if options.skip_bad:
+            for _ in self._scaled(self._checked(reading.open_rows())):
+                pass
+            self._notices = Notices()
         self._opened: Iterator[Session] | None = self._read(self._rows)
         self._opened = chain([next(self._opened)], self._opened)
 
@@ -97,7 +114,8 @@ class SessionTrace:
         """What was put right so far, and what the trace cannot show."""
         name = Path(self.shown).name
         general = [f"{name}: {warning}" for warning in self._reading.warnings]
-        return [*general, *self._notices.sentences(name)]
+        left_out = self._bad.sentences(name, self._num_good)
+        return [*general, *left_out, *self._notices.sentences(name)]
 
     def share_read(self) -> float:
         """Share of the file read so far, 0 to 1."""
@@ -110,7 +128,10 @@ class SessionTrace:
             KvsimError: starts or times of turns are not recorded; while reading, bad lines.
         """
         if not self.timed:
-            text = "the times of turns are not recorded, only delays. Use sessions.loop closed."
+            text = (
+                "the times of turns are not recorded, only delays. Use sessions.loop closed, or "
+                "open to count a turn's delay from the arrival of the one before."
+            )
             raise Problems(self.shown, [text])
         return in_open_loop(with_starts(self.sessions(), None, 0, self.shown))
 
@@ -167,51 +188,57 @@ class SessionTrace:
             if num_left == 0:
                 return
 
+    def _no_bad_lines(self) -> BadLines:
+        return BadLines(self.shown, "request", skip=self._options.skip_bad)
+
     def _checked(self, rows: Rows) -> Iterator[Session]:
         """Good sessions; from the first bad line on only look for more problems, then raise."""
         line_format, uids = self._reading.make_format(), TraceUids()
-        problems: list[str] = []
-        number = num_sessions = 0
+        self._bad = bad = self._no_bad_lines()
+        self._num_good = number = num_sessions = 0
+        if self._options.skip_bad:
+            line_format.leave_out = lambda problem: bad.add(f"{rows.word} {number}", [problem])
         try:
             for number, fields in rows:
                 line_format.number = number
                 found = [fields] if isinstance(fields, str) else line_format.parse(fields, uids)
+                wrong = [one for one in found if isinstance(one, str)]
+                if wrong:
+                    bad.add(f"{rows.word} {number}", wrong)
+                    if bad.is_full:
+                        break
                 for one in found:
-                    if isinstance(one, str):
-                        problems.append(f"{rows.word} {number}: {one}")
-                    elif not problems:
-                        self._note_empty_answers(one, f"{rows.word} {number}", problems)
+                    if isinstance(one, Session):
                         num_sessions += 1
-                        if not problems:
+                        if self._is_good(one, f"{rows.word} {number}"):
                             yield one
-                if len(problems) >= MAX_PROBLEMS:
-                    break
-            if not problems:
+            if not bad.problems:
                 for session in line_format.end():
                     if isinstance(session, tuple):
-                        problems.append(f"{rows.word} {session[0]}: {session[1]}")
+                        bad.problems.append(f"{rows.word} {session[0]}: {session[1]}")
                         continue
                     num_sessions += 1
-                    self._note_empty_answers(session, f"session {session.session_id}", problems)
-                    if not problems:
+                    if self._is_good(session, f"session {session.session_id}"):
                         yield session
         except Problems as unreadable:
-            problems += unreadable.problems
-        if problems:
-            raise Problems(self.shown, problems[:MAX_PROBLEMS])
+            bad.problems += unreadable.problems
+        if bad.problems:
+            raise Problems(self.shown, bad.problems[:MAX_PROBLEMS])
+        bad.check_share(self._num_good)
         if num_sessions == 0:
             place = f"{rows.word} {max(1, number)}"
             text = f"{place}: the trace is empty. It needs at least one request."
             raise Problems(self.shown, [text])
 
-    def _note_empty_answers(self, session: Session, place: str, problems: list[str]) -> None:
+    def _is_good(self, session: Session, place: str) -> bool:
+        """Whether a session can be used, as far as its answers say; none after a problem can."""
+        self._num_good += len(session.turns)
         for turn in session.turns:
             if turn.request.num_output_tokens == 0:
                 if self._options.strict:
-                    problems.append(
-                        f"{place}: request {turn.request.request_id}: an answer of 0 tokens. "
-                        "Remove it, or leave out strict."
-                    )
+                    text = f"request {turn.request.request_id}: an answer of 0 tokens. "
+                    self._bad.problems.append(f"{place}: {text}Remove it, or leave out strict.")
                 self._notices.add(
                     "answers of 0 tokens taken as 1, the least the engine makes", place
                 )
+        return not self._bad.problems

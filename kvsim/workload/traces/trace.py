@@ -1,27 +1,23 @@
-"""An opened trace, whatever its format, and the way from its rows to requests and sessions."""
+"""An opened trace, whatever its format: options, notices, and lines that cannot be used."""
 
 from __future__ import annotations
 
-import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kvsim.errors import Problems
-from kvsim.workload.conversation import Conversation
-from kvsim.workload.request import After, Request, Session, Turn
-from kvsim.workload.traces.contents import SharedTails, TraceUids
-from kvsim.workload.traces.record import Row
-from kvsim.workload.traces.rows import Rows
+from kvsim.workload.request import Request, Session
 
 if TYPE_CHECKING:
     from kvsim.workload.traces.reuse import SharedPrefixes
 
 MAX_PROBLEMS = 10
 """Problems that are named before a file is given up."""
+MOST_SKIPPED = 0.05
+"""Share of a file's lines that may be left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +32,9 @@ class TraceOptions:
         block_tokens: tokens an id stands for; None for what the file or its format says.
         shared_tails: take partial last ids for shared (see `SharedTails`).
         strict: refuse what would be put right with a notice: times out of order, empty answers.
+        skip_bad: leave out lines that cannot be used, up to `MOST_SKIPPED` of them, and count them.
+        time_unit: of the file's times, "s", "ms", "us" or "ns"; "auto" for what they look like.
+        columns: for tables, the column of each of `table.COLUMNS`; None for their usual names.
         tokenizer: what cuts the text of request logs into tokens.
         reuse: draws what prompts share in traces of lengths only; None for nothing.
     """
@@ -46,6 +45,9 @@ class TraceOptions:
     block_tokens: int | None = None
     shared_tails: bool = False
     strict: bool = False
+    skip_bad: bool = False
+    time_unit: str = "auto"
+    columns: Mapping[str, str] | None = None
     tokenizer: str = "characters"
     reuse: SharedPrefixes | None = None
 
@@ -70,6 +72,81 @@ class Notices:
         ]
 
 
+class BadLines:
+    """Lines that cannot be used: refused with all that is wrong, or left out and counted.
+
+    Attributes:
+        problems: what is refused.
+    """
+
+    def __init__(self, shown: str, word: str, *, skip: bool) -> None:
+        """Start without any.
+
+        Args:
+            shown: how messages name the file.
+            word: what is counted: "line", "row" or "request".
+            skip: leave them out.
+        """
+        self.problems: list[str] = []
+        self._shown = shown
+        self._word = word
+        self._skip = skip
+        self._reasons: Counter[str] = Counter()
+        self._first: dict[str, str] = {}
+        self._num_skipped = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many problems are known that the file is given up."""
+        return len(self.problems) >= MAX_PROBLEMS
+
+    def add(self, place: str, problems: Sequence[str]) -> None:
+        """A line with problems, one or more."""
+        if not self._skip:
+            self.problems += [f"{place}: {problem}" for problem in problems]
+            return
+        reason = _reason(problems[0])
+        self._num_skipped += 1
+        self._reasons[reason] += 1
+        self._first.setdefault(reason, place)
+
+    def check_share(self, num_good: int) -> None:
+        """Refuse a file of which too many lines were left out.
+
+        Raises:
+            Problems: more than `MOST_SKIPPED` of all lines.
+        """
+        if self._num_skipped > MOST_SKIPPED * (self._num_skipped + num_good):
+            rule = f"more than the {MOST_SKIPPED:.0%} that on_bad: skip leaves out"
+            text = f"{self._counted(num_good)} cannot be used, {rule}: {self._by_reason()}."
+            raise Problems(self._shown, [f"{text} Correct the file."])
+
+    def sentences(self, name: str, num_good: int) -> list[str]:
+        """What was left out, in one sentence for people; none where nothing was."""
+        if not self._num_skipped:
+            return []
+        return [f"{name}: {self._counted(num_good)} left out: {self._by_reason()}."]
+
+    def _counted(self, num_good: int) -> str:
+        num_all = self._num_skipped + num_good
+        share = self._num_skipped / max(1, num_all)
+        return f"{self._num_skipped:,} of {num_all:,} {self._word}s ({100 * share:.2g} %)"
+
+    def _by_reason(self) -> str:
+        return "; ".join(
+            f"{reason} ({count:,}, first on {self._first[reason]})"
+            for reason, count in self._reasons.most_common()
+        )
+
+
+_VALUES = re.compile(r'"[^"]*"|\[[^\]]*\]|\{[^}]*\}|(?<![\w.])-?\d[\w.,+]*')
+
+
+def _reason(problem: str) -> str:
+    """A problem without the values that make it one of a kind."""
+    return _VALUES.sub("...", problem.split(". ")[0].rstrip("."))
+
+
 class Trace(Protocol):
     """An opened trace.
 
@@ -81,6 +158,7 @@ class Trace(Protocol):
         has_sessions: whether requests belong to sessions.
         starts_recorded: whether it is recorded when sessions start.
         timed: whether all requests have a recorded time.
+        time_unit: in which the file has its times, as `Clock.unit`; None where it has none.
     """
 
     shown: str
@@ -90,6 +168,7 @@ class Trace(Protocol):
     has_sessions: bool
     starts_recorded: bool
     timed: bool
+    time_unit: str | None
 
     @property
     def warnings(self) -> list[str]:
@@ -103,338 +182,3 @@ class Trace(Protocol):
 
     def sessions(self) -> Iterator[Session]:
         """Sessions: by their recorded start, or as the file has them."""
-
-
-class RowFormat(Protocol):
-    """A format with a request a row; an instance reads one file once.
-
-    Attributes:
-        name: of the format.
-        time_names: keys that may hold a row's time.
-    """
-
-    name: str
-    time_names: tuple[str, ...]
-
-    def parse(self, fields: dict[str, Any]) -> Row | list[str]:
-        """What the row says, or everything that is wrong with it."""
-
-    def seconds(self, time: Any) -> float | None:
-        """A time as the file has it, in seconds; None where it is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowReading:
-    """How a file with a request a row is read.
-
-    Attributes:
-        make_format: makes the reader of its rows, anew for each pass.
-        open_rows: opens the file, anew for each pass.
-        block_tokens: tokens an id stands for; None where there are no ids.
-        block_tokens_from: who says so, as in `Trace`.
-        has_sessions: whether rows name sessions.
-        adds_only: a later turn of a session says only what it adds to the turn before and its
-            answer.
-        ids_may_differ: a prompt may have fewer or more ids than blocks.
-        by_end: rows are in the order in which requests ended, so sorting them is no notice.
-        timed: whether rows have times; sessions start when the scenario says so otherwise.
-    """
-
-    make_format: Callable[[], RowFormat]
-    open_rows: Callable[[], Rows]
-    block_tokens: int | None
-    block_tokens_from: str
-    has_sessions: bool
-    adds_only: bool = False
-    ids_may_differ: bool = False
-    by_end: bool = False
-    timed: bool = True
-
-
-class RowTrace:
-    """A trace with a request a row; see `Trace`."""
-
-    def __init__(self, reading: RowReading, options: TraceOptions) -> None:
-        """Open the file and read its first request.
-
-        Raises:
-            KvsimError: the file cannot be read, or its first request is wrong.
-        """
-        self.format = reading.make_format().name
-        self.block_tokens = reading.block_tokens
-        self.block_tokens_from = reading.block_tokens_from
-        self.has_sessions = reading.has_sessions
-        self.timed = self.starts_recorded = reading.timed
-        self._reading = reading
-        self._options = options
-        self._notices = Notices()
-        self._tails: SharedTails | None = None
-        self._num_read = 0
-        self._rows = reading.open_rows()
-        self.shown = self._rows.shown
-        if options.reuse is not None and reading.block_tokens is not None:
-            problem = f"reuse: format {self.format} says what prompts share. Leave it out."
-            raise Problems(self.shown, [problem])
-        # The first request now, so that a useless file is refused before anything is simulated.
-        self._opened: Iterator[tuple[Request, Row]] | None = self._requests_and_rows()
-        self._opened = chain([next(self._opened)], self._opened)
-
-    @property
-    def warnings(self) -> list[str]:
-        """What was put right so far, and what the trace cannot show."""
-        name = Path(self.shown).name
-        sentences = self._notices.sentences(name)
-        if self.block_tokens is None and self._options.reuse is None:
-            sentences.insert(
-                0,
-                f"{name}: the trace has lengths only and no reuse is drawn, so no prefix is "
-                "ever found again.",
-            )
-        return sentences
-
-    def share_read(self) -> float:
-        """Share of the file read so far, 0 to 1."""
-        limit = self._options.limit
-        by_limit = 0.0 if limit is None else min(1.0, self._num_read / limit)
-        return max(by_limit, self._rows.share_read())
-
-    def requests(self) -> Iterator[Request]:
-        """Requests by recorded time.
-
-        Raises:
-            KvsimError: a request without a time, and while reading, the first bad rows.
-        """
-        for request, row in self._begin():
-            if row.time_s is None:
-                problem = (
-                    f"line {int(request.request_id)}: timestamp: missing. Without it this turn "
-                    "can only start after the one before: use sessions.loop closed."
-                )
-                raise Problems(self.shown, [problem])
-            yield request
-
-    def sessions(self) -> Iterator[Session]:
-        """Sessions by their recorded start; read in two passes.
-
-        A session is given when its last row has been read, so those that began after a long one
-        wait for it in memory.
-
-        Raises:
-            KvsimError: while reading, the first bad rows.
-        """
-        num_left = self._num_rows_by_session()
-        waiting: dict[str, _OpenSession] = {}
-        for request, row in self._begin():
-            session_id = row.session_id or request.request_id
-            if session_id not in waiting:
-                start_s = request.arrival_s if self.timed else None
-                waiting[session_id] = _OpenSession(session_id, start_s)
-            waiting[session_id].add(request, row, self._options.time_scale)
-            num_left[session_id] -= 1
-            while waiting and num_left[next(iter(waiting))] <= 0:
-                yield waiting.pop(next(iter(waiting))).session
-        yield from (left.session for left in waiting.values())
-
-    def _num_rows_by_session(self) -> Counter[str]:
-        """Rows of each session in the whole file; good rows alone count."""
-        row_format, num_rows = self._reading.make_format(), Counter[str]()
-        try:
-            for _, fields in self._reading.open_rows():
-                row = None if isinstance(fields, str) else row_format.parse(fields)
-                if isinstance(row, Row) and row.session_id is not None:
-                    num_rows[row.session_id] += 1
-        except Problems:
-            pass  # said when the rows are read in earnest
-        return num_rows
-
-    def _begin(self) -> Iterator[tuple[Request, Row]]:
-        """What was opened, or another pass over the file."""
-        opened, self._opened = self._opened, None
-        if opened is None:
-            self._rows = self._reading.open_rows()
-            self._notices = Notices()
-            opened = self._requests_and_rows()
-        self._num_read = 0
-        for request_and_row in opened:
-            self._num_read += 1
-            yield request_and_row
-
-    def _requests_and_rows(self) -> Iterator[tuple[Request, Row]]:
-        if not self._options.shared_tails or self.block_tokens is None:
-            yield from self._as_recorded(self._rows)
-            return
-        if self._tails is None:
-            every_row = self._as_recorded(self._reading.open_rows())
-            self._tails = SharedTails(self.block_tokens, (request for request, _ in every_row))
-            self._notices = Notices()
-        for request, row in self._as_recorded(self._rows):
-            request.content = self._tails.content(request)
-            yield request, row
-
-    def _as_recorded(self, rows: Rows) -> Iterator[tuple[Request, Row]]:
-        options, uids = self._options, TraceUids()
-        block_tokens = self.block_tokens or 1
-        adds_only = self._reading.adds_only
-        draw_reuse = None if options.reuse is None else options.reuse.contents()
-        said: dict[str, tuple[Conversation, Request]] = {}
-        num_left = self._num_rows_by_session() if adds_only else Counter[str]()
-        for number, row in self._ordered(rows):
-            own_uid = uids.own()
-            time_s = options.start_s if row.time_s is None else row.time_s
-            num_tokens = row.num_prompt_tokens
-            if adds_only and row.session_id in said:
-                conversation, before = said[row.session_id]
-                conversation.append(before.output_uid, before.num_output_tokens)
-                conversation.append(own_uid, num_tokens)
-                content, num_tokens = conversation.content(), conversation.num_tokens
-            else:
-                content = uids.content(row.ids, num_tokens, block_tokens, own_uid)
-            for content_id in row.answer_ids or ():
-                uids.name(content_id, own_uid)
-            if draw_reuse is not None:
-                content = draw_reuse(num_tokens, own_uid)
-            request = Request(
-                f"{number:07d}",
-                (time_s - options.start_s) * options.time_scale,
-                content,
-                num_tokens,
-                row.num_output_tokens or 1,
-                own_uid,
-                row.session_id,
-            )
-            if adds_only and row.session_id is not None:
-                before_it = said.pop(row.session_id, None)
-                num_left[row.session_id] -= 1
-                if num_left[row.session_id] > 0:
-                    conversation = Conversation(content) if before_it is None else before_it[0]
-                    said[row.session_id] = (conversation, request)
-            yield request, row
-
-    def _ordered(self, rows: Rows) -> Iterator[tuple[int, Row]]:
-        """Rows by time, as many as are wanted."""
-        options = self._options
-        by_end = self._reading.by_end
-        late = None if options.strict and not by_end else self._first_late_row()
-        if late is None:
-            yield from self._checked(rows, in_order=True, limit=options.limit)
-            return
-        everything = list(self._checked(rows, in_order=False, limit=None))
-        # A row without a time stays behind the one above it.
-        times, before_s = [], 0.0
-        for _, row in everything:
-            before_s = before_s if row.time_s is None else row.time_s
-            times.append(before_s)
-        order = sorted(range(len(times)), key=times.__getitem__)
-        if not by_end:
-            self._notices.add("times out of order, so the requests were sorted by time", late)
-        yield from (everything[place] for place in order[: options.limit])
-
-    def _first_late_row(self) -> str | None:
-        """The first row whose time is before that of a row above; None where all are in order."""
-        row_format, rows = self._reading.make_format(), self._reading.open_rows()
-        before_s = -math.inf
-        try:
-            for number, time in rows.times(row_format.time_names):
-                time_s = row_format.seconds(time)
-                if time_s is None:
-                    continue
-                if time_s < before_s:
-                    return f"{rows.word} {number}"
-                before_s = time_s
-        except Problems:
-            pass  # said when the rows are read in earnest
-        return None
-
-    def _checked(
-        self, rows: Rows, *, in_order: bool, limit: int | None
-    ) -> Iterator[tuple[int, Row]]:
-        """Yield good rows; from the first bad one on only look for more problems, then raise."""
-        options, row_format = self._options, self._reading.make_format()
-        problems: list[str] = []
-        number = num_good = 0
-        before_s, last_s = -math.inf, 0.0
-        try:
-            for number, fields in rows:
-                row = [fields] if isinstance(fields, str) else row_format.parse(fields)
-                if isinstance(row, list):
-                    found = row
-                else:
-                    found = list(self._row_problems(row, before_s if in_order else -math.inf))
-                if found or isinstance(row, list):
-                    problems += [f"{rows.word} {number}: {problem}" for problem in found]
-                    if len(problems) >= MAX_PROBLEMS:
-                        break
-                    continue
-                if row.time_s is not None:
-                    before_s = last_s = row.time_s
-                    if row.time_s < options.start_s:
-                        continue
-                num_good += 1
-                if not row.num_output_tokens:
-                    self._notices.add(
-                        "answers of 0 tokens taken as 1, the least the engine makes",
-                        f"{rows.word} {number}",
-                    )
-                if not problems:
-                    yield number, row
-                if num_good == limit:
-                    break
-        except Problems as unreadable:
-            problems += unreadable.problems
-        if problems:
-            raise Problems(self.shown, problems)
-        if number == 0:
-            text = f"{rows.word} 1: the trace is empty. It needs at least one request."
-            raise Problems(self.shown, [text])
-        if num_good == 0:
-            rule = f"no request at or after start_s ({options.start_s:g} s)"
-            problem = f"{rows.word} {number}: {rule}; the last one is at {last_s:g} s."
-            raise Problems(self.shown, [f"{problem} Choose an earlier start_s."])
-
-    def _row_problems(self, row: Row, before_s: float) -> Iterator[str]:
-        if row.time_s is not None and row.time_s < before_s:
-            yield (
-                f"timestamp: {row.time_s:.15g} s is before the {before_s:.15g} s of the request "
-                "above. Sort the trace by time, or leave out strict."
-            )
-        if not row.num_output_tokens and self._options.strict:
-            yield "an answer of 0 tokens. Remove the line, or leave out strict."
-        if row.ids is None or self.block_tokens is None:
-            return
-        expected = -(-row.num_prompt_tokens // self.block_tokens)
-        if len(row.ids) != expected and not self._reading.ids_may_differ:
-            yield (
-                f"hash_ids: {len(row.ids)} ids for {row.num_prompt_tokens} tokens, where one id "
-                f"for every {self.block_tokens} tokens makes {expected}. Correct the line, or give "
-                "the block_tokens of this trace."
-            )
-
-
-class _OpenSession:
-    """A session whose rows are being read."""
-
-    def __init__(self, session_id: str, start_s: float | None) -> None:
-        self.session = Session(session_id, start_s, [], timed=start_s is not None)
-        self._turns: dict[str, int] = {}
-
-    def add(self, request: Request, row: Row, time_scale: float) -> None:
-        """Add the turn of a row."""
-        session = self.session
-        start_s = session.start_s or 0.0
-        before = len(session.turns) - 1 if row.parent is None else self._turns.get(row.parent, -1)
-        if row.name is not None:
-            self._turns[row.name] = len(session.turns)
-        if row.time_s is None:
-            session.timed = False
-            request.arrival_s = 0.0
-        else:
-            request.arrival_s -= start_s
-        if before < 0:
-            session.turns.append(Turn(request, (), request.arrival_s))
-            return
-        if row.delay_s is not None:
-            delay_s = row.delay_s * time_scale
-        else:
-            delay_s = max(0.0, request.arrival_s - session.turns[before].request.arrival_s)
-            session.delays_recorded = False
-        session.turns.append(Turn(request, (After(before, delay_s),)))

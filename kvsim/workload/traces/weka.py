@@ -27,7 +27,7 @@ import numpy as np
 from kvsim.cache.content import Content
 from kvsim.workload.request import After, Request, Session, Turn
 from kvsim.workload.traces.contents import TraceUids
-from kvsim.workload.traces.record import as_number, id_problems, length_problems, shown
+from kvsim.workload.traces.record import LeaveOut, as_number, id_problems, length_problems, shown
 
 BLOCK_TOKENS = 64
 """Of the files with runs of ids."""
@@ -59,6 +59,7 @@ class WekaSessions:
 
     name = "weka"
     number = 0
+    leave_out: LeaveOut | None = None
 
     def __init__(self, block_tokens: int) -> None:
         """Start at the first line; ids stand for this many tokens."""
@@ -80,7 +81,9 @@ class WekaSessions:
         problems: list[str] = []
         for number, request in enumerate(fields["requests"]):
             for found in self._calls(request, f"requests.{number}"):
-                if isinstance(found, str):
+                if isinstance(found, str) and self.leave_out is not None:
+                    self.leave_out(found.partition(": ")[2])
+                elif isinstance(found, str):
                     problems.append(found)
                 else:
                     calls.append(found)

@@ -6,13 +6,14 @@ import gzip
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, cast
 
 from kvsim.errors import Problems
 from kvsim.scenario.writing import replacing
 from kvsim.workload.request import Request
+from kvsim.workload.traces.clock import recognised
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
 """How names of written traces may end."""
@@ -104,17 +105,27 @@ def check_writable(path: Path) -> None:
 
 def _rows(requests: Iterable[Request], block_tokens: int) -> Iterator[dict[str, Any]]:
     ids = BlockIds()
-    for request in requests:
-        time_ms = round(request.arrival_s * 1000, 3)
+    remaining = iter(requests)
+    first = list(islice(remaining, _ROWS_AT_ONCE))
+    # Fractions of a millisecond at a high rate would be taken for seconds.
+    is_plain = recognised([_time_ms(request) for request in first], "ms").unit == "ms"
+    for number, request in enumerate(chain(first, remaining)):
         row: dict[str, Any] = {
-            "timestamp": int(time_ms) if time_ms.is_integer() else time_ms,
+            "timestamp": _time_ms(request),
             "input_length": request.num_prompt_tokens,
             "output_length": request.num_output_tokens,
             "hash_ids": ids.of_prompt(request, block_tokens),
         }
         if request.session_id is not None:
             row["session_id"] = request.session_id
+        if number == 0 and not is_plain:
+            row["time_unit"] = "ms"
         yield row
+
+
+def _time_ms(request: Request) -> float:
+    time_ms = round(request.arrival_s * 1000, 3)
+    return int(time_ms) if time_ms.is_integer() else time_ms
 
 
 def _write_lines(path: Path, ending: str, rows: Iterable[dict[str, Any]]) -> int:
@@ -154,6 +165,7 @@ def _write_parquet(path: Path, rows: Iterator[dict[str, Any]]) -> int:
             ("output_length", pa.int64()),
             ("hash_ids", pa.list_(pa.int64())),
             ("session_id", pa.string()),
+            ("time_unit", pa.string()),
         ]
     )
     num_rows = 0

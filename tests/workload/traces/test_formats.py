@@ -113,7 +113,8 @@ def test_csv_without_its_header(write: Write) -> None:
     assert message(write(row, name="t.csv")) == (
         't: 1 problem\n  line 1: "2023-11-16 18:17:03.9799600,4808,10" is no header of a known '
         "format. A CSV file begins with the names of its columns (azure: TIMESTAMP,ContextTokens,"
-        "GeneratedTokens; burstgpt: Timestamp,Request tokens,Response tokens)."
+        "GeneratedTokens; burstgpt: Timestamp,Request tokens,Response tokens). For others say "
+        "which column is what: workload.columns."
     )
     assert message(write(row, name="t.csv"), "azure") == (
         't: 1 problem\n  line 1: "2023-11-16 18:17:03.9799600,4808,10" is not the header. '
@@ -684,5 +685,5 @@ def test_burstgpt(write: Write, tmp_path: Path) -> None:
         "t: answers of 0 tokens taken as 1, the least the engine makes (1 times, first on line 3).",
     ]
     assert message(write(header, "-1,m,5,5,10,l")) == (
-        't: 1 problem\n  line 2: Timestamp: "-1" is not a number of seconds from 0.'
+        't: 1 problem\n  line 2: Timestamp: "-1" is negative. Times are seconds from 0.'
     )

@@ -92,6 +92,49 @@ GOOD: dict[str, list[dict[str, Any]]] = {
         },
     ],
 }
+SPAN = {
+    "traceId": "a",
+    "startTimeUnixNano": "1700000000000000000",
+    "endTimeUnixNano": "1700000001000000000",
+    "attributes": [
+        {"key": "gen_ai.usage.input_tokens", "value": {"intValue": "9"}},
+        {"key": "gen_ai.usage.output_tokens", "value": {"intValue": "2"}},
+        {
+            "key": "gen_ai.input.messages",
+            "value": {"stringValue": '[{"role": "user", "parts": [{"content": "a"}]}]'},
+        },
+    ],
+}
+GOOD |= {
+    "table": [{"time": 1, "prompt_tokens": 20, "output_tokens": 3, "hash_ids": [1, 2], "delay": 1}],
+    "sessions": [{"session_id": "a", "turns": [{**ROW}, {**ROW, "timestamp": 9}]}],
+    "opentelemetry": [{"resourceSpans": [{"scopeSpans": [{"spans": [SPAN]}]}]}],
+    "wildchat": [
+        {
+            "conversation_hash": "h",
+            "timestamp": "2024-05-10T08:00:00Z",
+            "conversation": [
+                {"role": "user", "content": "a", "timestamp": None},
+                {"role": "assistant", "content": "b", "timestamp": "2024-05-10T08:00:00Z"},
+            ],
+        }
+    ],
+    "lmsys": [
+        {"conversation": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    ],
+    "trajectories": [
+        {
+            "messages": [
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": None, "tool_calls": [{"name": "t"}]},
+            ]
+        }
+    ],
+    "token-ids": [
+        {"prompt_token_ids": [1, 2], "output_token_ids": [3], "timestamp": 5, "session_id": "a"},
+        {"prompt_token_ids": [1, 2, 3], "max_tokens": 4, "timestamp": 9, "session_id": "a"},
+    ],
+}
 HOSTILE = (
     [None, True, -1, 0, 7, 1.5, 1e308, float("nan"), 2**70, "", "x", "-5"]
     + [[], [[]], [None], ["x"], [-1], [2**70], {}, {"a": 1}]
@@ -112,13 +155,16 @@ def variants(value: Any) -> Iterator[Any]:
                 yield [*value[:place], changed, *value[place + 1 :]]
 
 
+PLACES = ("line ", "block_tokens: ", "columns.", "when sessions start ")
+
+
 def attempt(path: Path, trace_format: str, options: TraceOptions) -> str | None:
     """What is said about a file; None where it is read."""
     try:
         inspect(open_trace_file(path, options, trace_format=trace_format, shown="t"))
     except KvsimError as error:
         assert isinstance(error, Problems)
-        assert all(problem.startswith(("line ", "block_tokens: ")) for problem in error.problems)
+        assert all(problem.startswith(PLACES) for problem in error.problems)
         return str(error)
     return None
 

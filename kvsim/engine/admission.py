@@ -1,0 +1,214 @@
+"""Lets requests begin to run or to load: what the scheduler does for those that wait."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvsim.cache.manager import KVCache
+from kvsim.engine.jobs import Counters, Job, Load, SchedulerConfig, StepPlan
+from kvsim.engine.stepping import BUDGET, make_batch
+from kvsim.engine.waiting import WaitingQueue
+from kvsim.offload.transfers import Connector
+from kvsim.policies.profiles import PROFILES
+from kvsim.workload.request import Request
+
+
+class Admission:
+    """Requests that run, load and wait, and how they come to run.
+
+    Attributes:
+        cache: where blocks come from.
+        config: what it goes by.
+        running: jobs that hold blocks, in the order of admission.
+        waiting: jobs that do not, the next one first.
+        loading: who holds the blocks it loads to, in order; they run before all who wait.
+        connector: between the cache and a tier; None without one.
+        counters: tokens looked up and hit, preemptions.
+    """
+
+    def __init__(
+        self, cache: KVCache, config: SchedulerConfig, connector: Connector | None
+    ) -> None:
+        """Without requests; see `Scheduler`."""
+        self.cache = cache
+        self.config = config
+        self.running: list[Job] = []
+        self.waiting = WaitingQueue(by_priority=config.by_priority)
+        self.loading: list[Load] = []
+        self.connector = connector
+        self.counters = Counters()
+        self._profile = PROFILES[cache.config.profile]
+        self._batch = make_batch(
+            config.max_num_seqs,
+            depth=config.depth,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            acceptance=config.acceptance,
+            draw_key=config.draw_key,
+        )
+
+    def _admit(self, plan: StepPlan, threshold: int, defer_prefills: bool) -> Job | None:
+        """Let requests begin to run or to load, as long as there is room.
+
+        Returns:
+            The first one there were no blocks for, or None.
+        """
+        cache, connector = self.cache, self.connector
+        if self.loading and not defer_prefills:
+            blocked = self._admit_loaded(plan, threshold)
+            if blocked is not None:
+                return blocked
+        if defer_prefills and connector is None:
+            return None
+        deferred = []
+        blocked = None
+        while self.waiting and self._has_room:
+            job = self.waiting.first
+            sequence = job.sequence
+            hit = cache.lookup(sequence)
+            if self._profile.counts_lookups:
+                self._count(job, sequence.content.num_tokens, hit.tokens)
+            num_external = 0
+            if connector is not None:
+                answer = connector.match(sequence, hit.tokens)
+                if answer is None:
+                    plan.deferred.append(job)
+                    deferred.append(self.waiting.pop())
+                    continue
+                num_external = answer
+                plan.external.append((job, num_external))
+            if defer_prefills and not num_external:
+                deferred.append(self.waiting.pop())
+                continue
+            num_new = self._num_new(sequence.content.num_tokens - hit.tokens, threshold)
+            if num_external:
+                done = cache.allocate_load(
+                    sequence,
+                    hit,
+                    num_external,
+                    full_fit=self.config.reserve_whole_prompt,
+                    num_reserved=self._num_reserved(),
+                    watermark=self._watermark,
+                )
+            else:
+                done = cache.allocate(
+                    sequence,
+                    num_new,
+                    hit=hit,
+                    lookahead=len(self.config.acceptance),
+                    full_fit=self.config.reserve_whole_prompt,
+                    watermark=self._watermark,
+                )
+            if not done:
+                blocked = job
+                break
+            self.waiting.pop()
+            if job.num_preemptions == 0:
+                job.hit = hit
+            job.num_external = num_external
+            if not self._profile.counts_lookups:
+                self._count(job, sequence.content.num_tokens, hit.tokens)
+            if num_external:
+                load = Load(job, hit)
+                self.loading.append(load)
+                plan.loading.append(load)
+            else:
+                self._run(job, num_new, hit.tokens)
+                (plan.started if job.num_preemptions == 0 else plan.resumed).append((job, hit))
+            if connector is not None:
+                if num_external:
+                    connector.load(sequence, hit.tokens, num_external)
+                else:
+                    connector.admit(sequence)
+        self.waiting.put_back(deferred)
+        return blocked
+
+    def _admit_loaded(self, plan: StepPlan, threshold: int) -> Job | None:
+        """Let requests run whose loads have arrived, in order."""
+        cache = self.cache
+        for load in list(self.loading):
+            if not self._has_room:
+                return None
+            if not load.has_arrived:
+                continue
+            job, sequence = load.job, load.job.sequence
+            if not load.is_cached:
+                cache.load_arrived(sequence)
+                load.is_cached = True
+            num_computed = cache.num_computed(sequence)
+            num_new = self._num_new(sequence.content.num_tokens - num_computed, threshold)
+            if not cache.allocate(
+                sequence,
+                num_new,
+                lookahead=len(self.config.acceptance),
+                full_fit=self.config.reserve_whole_prompt,
+                watermark=self._watermark,
+            ):
+                return job
+            self.loading.remove(load)
+            self._run(job, num_new, num_computed)
+            (plan.started if job.num_preemptions == 0 else plan.resumed).append((job, load.hit))
+            if self.connector is not None:
+                self.connector.resume(sequence)
+        return None
+
+    def _give_up(self, job: Job) -> None:
+        """Forget a request that nothing will ever make room for."""
+        if job in self.waiting:
+            self.waiting.remove(job)
+        self.loading = [load for load in self.loading if load.job is not job]
+        if self.connector is not None:
+            self.connector.abandon(job.sequence)
+        self.cache.free(job.sequence)
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether the step being planned can take one more request."""
+        return bool(self._batch.meter[BUDGET] > 0) and len(self.running) < self.config.most_running
+
+    @property
+    def _watermark(self) -> int:
+        """Blocks to be left free by who is admitted, if the step computes something already."""
+        blocks = self.config.watermark_blocks
+        return blocks if blocks and self._batch.scheduled[: len(self.running)].any() else 0
+
+    def _num_new(self, num_tokens: int, threshold: int) -> int:
+        """How many of the tokens a request lacks it computes in the step being planned."""
+        if 0 < threshold < num_tokens:
+            num_tokens = threshold
+        return min(num_tokens, int(self._batch.meter[BUDGET]))
+
+    def _num_reserved(self) -> int:
+        """Blocks that whoever runs or loads still needs for the tokens it has."""
+        holders = [*self.running, *(load.job for load in self.loading)]
+        slots = [job.sequence.slot for job in holders]
+        return self.cache.num_blocks_left(np.array(slots, dtype=np.int64))
+
+    def _run(self, job: Job, num_new: int, num_computed: int) -> None:
+        """A request that has its blocks joins those that run."""
+        batch, sequence = self._batch, job.sequence
+        index = len(self.running)
+        self.running.append(job)
+        batch.slots[index] = sequence.slot
+        batch.scheduled[index] = num_new
+        batch.contexts[index] = num_computed
+        batch.drafts[index] = 0
+        batch.meter[BUDGET] -= num_new
+        row = self.cache.core.tables.sequences[sequence.slot]
+        row["output_uid"] = job.request.output_uid
+        row["end_tokens"] = self._end_tokens(job.request)
+
+    def _end_tokens(self, request: Request) -> int:
+        """How long a request becomes."""
+        num_tokens = request.num_prompt_tokens + request.num_output_tokens
+        return min(num_tokens, self.config.max_model_len)
+
+    def _count(self, job: Job, num_tokens: int, hit_tokens: int) -> None:
+        if not self.cache.config.enable_caching:
+            return
+        if job.num_preemptions == 0:
+            self.counters.queries += num_tokens
+            self.counters.hits += hit_tokens
+        else:
+            self.counters.preempted_requests += 1
+            self.counters.preempted_queries += num_tokens
+            self.counters.preempted_hits += hit_tokens

@@ -1,0 +1,356 @@
+"""Public measurements of serving: each point of a file as a closed loop to be simulated.
+
+A row is a benchmark: what served, how, what was sent, and the time to the first token and per token
+after it. What cannot be expressed is left out with the reason. Readings that the files leave to
+their users, each with its source:
+
+- Lengths are drawn uniformly from ``len_low_ratio`` times the named ones to these. Where they are
+  fixed (ratio 1) they are drawn 10 % around them: otherwise all requests of a batch would end in
+  one step and arrive together for ever, of which no measurement of this kind shows a trace.
+- TensorRT-LLM takes prompts whole: its step holds at least a prompt and the decodes
+  (``max_num_tokens`` of the public scripts).
+- A data-parallel degree of the square of the expert-parallel one is that of a node counted twice.
+- SGLang without a named chunk takes 8,192 tokens on Hopper and 16,384 on Blackwell (its default).
+- vLLM planned synchronously before 0.14; the others overlap.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from kvsim import catalog
+from kvsim.catalog import Gpu, Model
+from kvsim.errors import KvsimError, Problems, show
+from kvsim.times.closed_loop import PLANS, WHOLE, Loop
+from kvsim.times.constants import Constants, catalog_constants, conditions
+from kvsim.times.quantized import at_precision
+from kvsim.times.roofline import roofline
+from kvsim.times.step_time import UNCAPPED_TOKENS, StepTimeParams
+from kvsim.times.work import Layout, Work, work_of
+
+REQUIRED = ("id", "model", "gpu", "precision", "engine", "tp", "isl", "osl", "concurrency")
+"""Columns a file of measurements needs; of the times at least one of TIMES."""
+TIMES = ("ttft_mean_s", "ttft_p50_s", "tpot_mean_s", "tpot_p50_s")
+_ENGINES = {"trt": "tensorrt-llm", "nim(trt-llm)": "tensorrt-llm", "trtllm": "tensorrt-llm"}
+_DRAFTS = {"eagle-3-1-4": 3, "eagle-1-1-2": 1}
+_UTILIZATION, _RESERVE_BYTES = 0.92, 3e9
+_LEAST_KV_BYTES = 8e9  # less than this would not have been benchmarked
+_SERVED_PART = 0.35  # of the concurrency, below which the server ran fewer than were sent
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measurement, and the loop that stands for it.
+
+    Attributes:
+        row: as in the file.
+        ttft_s: measured; NaN where it was not, or is not to be compared.
+        tpot_s: measured; NaN where it was not.
+        ttft_is_median: whether the median was measured and no mean.
+        tpot_is_median: the same of the other.
+        left_out: why it cannot be expressed; None where it can.
+        model: what was served; None where left out, likewise the rest.
+        gpu: on what.
+        layout: how GPUs shared it.
+        engine: one of ``work.ENGINES``.
+        asynchronous: whether the engine planned beside the GPU.
+    """
+
+    row: Mapping[str, str]
+    ttft_s: float
+    tpot_s: float
+    ttft_is_median: bool
+    tpot_is_median: bool
+    left_out: str | None = None
+    model: Model | None = None
+    gpu: Gpu | None = None
+    layout: Layout | None = None
+    engine: str = "vllm"
+    asynchronous: bool = True
+
+    @property
+    def set_up(self) -> str:
+        """Model, GPU, engine, precision, TP and EP: what is held back together."""
+        row = self.row
+        keys = (*(row[key] for key in ("model", "gpu")), self.engine, row["precision"])
+        return "|".join((*keys, str(whole(row, "tp")), str(whole(row, "ep"))))
+
+    @property
+    def concurrency(self) -> int:
+        """Requests at once."""
+        return whole(self.row, "concurrency")
+
+    def _known(self) -> tuple[Model, Gpu, Layout]:
+        if self.model is None or self.gpu is None or self.layout is None:
+            raise TypeError("a point that is left out has no set-up")
+        return self.model, self.gpu, self.layout
+
+    def params(self, constants: Constants | None = None) -> StepTimeParams:
+        """Step times of its set-up."""
+        model, gpu, layout = self._known()
+        return roofline(
+            model,
+            gpu,
+            layout,
+            engine=self.engine,
+            asynchronous=self.asynchronous,
+            constants=constants,
+        )
+
+    def work(self) -> Work:
+        """What a rank reads and computes."""
+        return work_of(*self._known())
+
+    def conditions(self) -> frozenset[str]:
+        """Which factors of the constants count."""
+        model, gpu, layout = self._known()
+        met = conditions(model, gpu, layout, self.engine, asynchronous=self.asynchronous)
+        # What a client adds is no property of a server, but it is in what was measured.
+        return met | {f"client-{self.row.get('source', '')}"}
+
+    def values(self, constants: Constants | None = None) -> dict[str, float]:
+        """Constants for it; None for those of the catalog."""
+        return (constants or catalog_constants()).of(self.conditions())
+
+    def loop(self, tokens_a_step: float = 1.0) -> Loop:
+        """What was sent, and how the engine took it.
+
+        Args:
+            tokens_a_step: that a decode yields on average, accepted drafts included.
+        """
+        model, gpu, layout = self._known()
+        row, concurrency = self.row, self.concurrency
+        num = whole(row, "num_prompts") or 10 * concurrency
+        # The seed of public benchmark clients; the order of draws is theirs, too.
+        random = np.random.RandomState(0)
+        ratio = number(row, "len_low_ratio")
+        prompts = _lengths(random, whole(row, "isl"), ratio, num)
+        outputs = _lengths(random, whole(row, "osl"), ratio, num)
+        plan, ranks = PLANS[self.engine], layout.data_parallel
+        chunk = whole(row, "chunk") or (16384 if gpu.generation == "blackwell" else 8192)
+        if plan == WHOLE:
+            decodes = math.ceil(concurrency / ranks) * (1 + layout.draft_tokens)
+            chunk = max(chunk, int(prompts.max()) + decodes)
+        weights = work_of(model, gpu, layout)
+        used = weights.dense_bytes + weights.head_bytes * 2 + weights.expert_bytes
+        room = gpu.hbm_bytes * _UTILIZATION - used - _RESERVE_BYTES
+        held = [
+            (group.bytes_per_block / group.block_size, group.sliding_window or UNCAPPED_TOKENS)
+            if group.kind != "mamba"
+            else (float(group.bytes_per_block), 1)
+            for group in model.groups
+            if group.bytes_per_block is not None
+        ]
+        share = model.kv_share(layout.tensor_parallel)
+        return Loop(
+            prompts=prompts,
+            outputs=outputs,
+            concurrency=concurrency,
+            num_ranks=ranks,
+            plan=plan,
+            step_tokens=chunk,
+            max_sequences=1 << 30,
+            kv_bytes=max(room, _LEAST_KV_BYTES),
+            held_bytes=np.array([part[0] * share for part in held]),
+            held_cap=np.array([part[1] for part in held], np.int64),
+            tokens_a_step=tokens_a_step,
+        )
+
+
+def whole(row: Mapping[str, str], key: str) -> int:
+    """A whole number of a row; 0 where it says nothing."""
+    return int(float(row.get(key) or 0))
+
+
+def number(row: Mapping[str, str], key: str) -> float:
+    """A number of a row; NaN where it says nothing."""
+    return float(row.get(key) or "nan")
+
+
+def read_measured(path: Path) -> list[Point]:
+    """Points of a CSV file, plain or compressed with gzip.
+
+    Raises:
+        Problems: it cannot be read, lacks columns, or a cell is no number; all at once.
+    """
+    try:
+        content = path.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+        reader = csv.DictReader(io.StringIO(content.decode("utf-8")))
+        rows = list(reader)
+    except OSError as error:
+        raise Problems(str(path), [f"cannot be read: {error.strerror or error}."]) from None
+    except (UnicodeDecodeError, EOFError, csv.Error) as error:
+        raise Problems(str(path), [f"is no CSV file: {error}."]) from None
+    columns = reader.fieldnames or ()
+    problems = [
+        f"column {name}: is missing. A file of measurements has {', '.join(REQUIRED)}."
+        for name in REQUIRED
+        if name not in columns
+    ]
+    if not any(name in columns for name in TIMES):
+        problems.append(f"no column with times. Give at least one of {', '.join(TIMES)}.")
+    if not rows and not problems:
+        problems.append("has no rows.")
+    if not problems:
+        for line, row in enumerate(rows, start=2):
+            problems += _bad_cells(row, line)
+    if problems:
+        raise Problems(str(path), problems)
+    return [_point(row) for row in rows]
+
+
+def _bad_cells(row: Mapping[str, str], line: int) -> list[str]:
+    problems = []
+    for name in ("tp", "isl", "osl", "concurrency"):
+        if not _is_number(row[name]) or float(row[name]) < 1 or float(row[name]) % 1:
+            problems.append(f"line {line}, {name}: {show(row[name])} is not a whole number from 1.")
+    for name in (*TIMES, "dp", "ep", "num_prompts", "chunk", "len_low_ratio", "tot_tok_s_gpu"):
+        cell = row.get(name)
+        if cell and not _is_number(cell):
+            problems.append(f"line {line}, {name}: {show(cell)} is not a number.")
+        elif cell and name in TIMES and not 1e-6 < float(cell) < 1e5:
+            problems.append(
+                f"line {line}, {name}: {show(cell)} is no plausible time. Give seconds."
+            )
+    return problems
+
+
+def _is_number(text: str | None) -> bool:
+    try:
+        return math.isfinite(float(text or "nan"))
+    except ValueError:
+        return False
+
+
+def _point(row: Mapping[str, str]) -> Point:
+    engine = _ENGINES.get(row["engine"], row["engine"])
+    ttft_s, ttft_is_median = _time(row, "ttft")
+    tpot_s, tpot_is_median = _time(row, "tpot")
+    polls = row["model"] == "deepseek-r1" and engine == "sglang"
+    if whole(row, "concurrency") > 256 or polls:
+        ttft_s = math.nan
+    point = Point(row, ttft_s, tpot_s, ttft_is_median, tpot_is_median, engine=engine)
+    reason = _not_expressed(point)
+    if reason is None:
+        try:
+            model = at_precision(catalog.model(row["model"]), row["precision"])
+            gpu, layout = catalog.gpu(row["gpu"]), _layout(row)
+            asynchronous = not (engine == "vllm" and _before(row.get("version", ""), (0, 14)))
+            point = Point(
+                row,
+                ttft_s,
+                tpot_s,
+                ttft_is_median,
+                tpot_is_median,
+                None,
+                model,
+                gpu,
+                layout,
+                engine,
+                asynchronous,
+            )
+            point.params()
+        except KvsimError as error:
+            reason = str(error)
+    if reason is None:
+        return point
+    return Point(
+        row, ttft_s, tpot_s, ttft_is_median, tpot_is_median, left_out=reason, engine=engine
+    )
+
+
+def _time(row: Mapping[str, str], name: str) -> tuple[float, bool]:
+    """The mean, or the median where there is none; and which of them."""
+    mean = number(row, f"{name}_mean_s")
+    return (number(row, f"{name}_p50_s"), True) if math.isnan(mean) else (mean, False)
+
+
+def _layout(row: Mapping[str, str]) -> Layout:
+    tp, ep, dp = (max(whole(row, key), 1) for key in ("tp", "ep", "dp"))
+    ranks = dp if row.get("dp_attention", "").lower() in ("true", "1") else 1
+    if ranks > 8 and ranks == ep * ep:
+        ranks = ep
+    split = max(tp // ranks, 1)
+    return Layout(
+        tensor_parallel=split,
+        data_parallel=ranks,
+        expert_parallel=ep,
+        num_gpus=split * ranks,
+        draft_tokens=_draft_tokens(row, ranks),
+    )
+
+
+def _draft_tokens(row: Mapping[str, str], ranks: int) -> int:
+    spec = row.get("spec") or "none"
+    if spec == "none":
+        return 0
+    if spec in _DRAFTS:
+        return _DRAFTS[spec]
+    # Public scripts of InferenceX: TensorRT-LLM drafts 3, with attention data parallelism 1; the
+    # EAGLE of SGLang runs 2 steps, vLLM's MTP is taken to do the same.
+    if row["engine"] == "trt":
+        return 1 if ranks > 1 else 3
+    return 2
+
+
+def _not_expressed(point: Point) -> str | None:
+    """Why a row cannot be expressed, as far as it says so itself."""
+    row = point.row
+    if math.isnan(point.tpot_s) and math.isnan(point.ttft_s):
+        return "no time that can be compared"
+    if row.get("disagg", "").lower() in ("true", "1"):
+        return "prefill and decode on different engines: not one engine's steps"
+    if point.engine not in PLANS:
+        return f"engine {row['engine']}: how it plans steps is not known"
+    spec = row.get("spec") or "none"
+    if spec not in ("none", "mtp", *_DRAFTS):
+        return f"speculation {spec}: its drafts are not published"
+    served = _served_at_once(row)
+    if whole(row, "concurrency") >= 64 and served < _SERVED_PART * whole(row, "concurrency"):
+        return "the server ran fewer requests at once than were sent; its limit is not published"
+    return None
+
+
+def _served_at_once(row: Mapping[str, str]) -> float:
+    """Requests that decoded at once on average (Little's law): from waits, or from throughput."""
+    concurrency = whole(row, "concurrency")
+    ttft_s, _ = _time(row, "ttft")
+    tpot_s, _ = _time(row, "tpot")
+    ratio = number(row, "len_low_ratio")
+    output = whole(row, "osl") * (1 + (0.0 if math.isnan(ratio) else ratio)) / 2
+    if not math.isnan(ttft_s):
+        # Waiting for a place, not for one's own prompt: long, and most of the time.
+        decoding_s = tpot_s * output
+        return concurrency * decoding_s / (decoding_s + ttft_s) if ttft_s > 10 else concurrency
+    tokens_s = number(row, "tot_tok_s_gpu") * whole(row, "num_gpus")
+    if math.isnan(tokens_s) or tokens_s == 0:
+        return concurrency
+    of_output = whole(row, "osl") / (whole(row, "osl") + whole(row, "isl"))
+    return tokens_s * of_output * tpot_s
+
+
+def _before(version: str, release: tuple[int, int]) -> bool:
+    parts = version.split(".")
+    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
+        return False
+    return (int(parts[0]), int(parts[1])) < release
+
+
+def _lengths(
+    random: np.random.RandomState, named: int, ratio: float, num: int
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    if math.isnan(ratio) or ratio >= 1:
+        drawn = np.round(named * random.uniform(0.9, 1.1, num)).astype(np.int64)
+        return np.maximum(drawn, 1)
+    low = max(int(named * ratio), 1)
+    return random.randint(low, named + 1, num).astype(np.int64)
