@@ -60,8 +60,8 @@ def _model(scenario: Scenario) -> str:
 
 def _node(scenario: Scenario) -> str:
     node = scenario.node
-    gpus = f"{node.gpus} x {(node.gpu or 'GPU').upper()}"
-    return f"one node of {gpus}" if node.gpus > 1 else f"one {(node.gpu or 'GPU').upper()}"
+    name = node.gpu.upper() if isinstance(node.gpu, str) else "GPU"
+    return f"one node of {node.gpus} x {name}" if node.gpus > 1 else f"one {name}"
 
 
 def _workload(scenario: Scenario) -> str:

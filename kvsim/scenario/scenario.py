@@ -67,7 +67,8 @@ class Scenario(ScenarioKeys):
     def __repr__(self) -> str:
         """One line: the model, the node, the cache policy and the workload."""
         model = self.model if isinstance(self.model, str) else "custom model"
-        machine = f" on {self.node.gpus} x {self.node.gpu}" if self.node.gpu else ""
+        gpu = self.gpu_spec
+        machine = "" if gpu is None else f" on {self.node.gpus} x {gpu.name}"
         interval = "dense" if self.retention_interval is None else self.retention_interval
         policy = f"{self.free_queue}, retention interval {interval}"
         variants = f", variants {', '.join(self.variants)}" if self.variants else ""

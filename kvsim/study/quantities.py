@@ -116,7 +116,7 @@ def _number(scenario: Scenario, key: str) -> Quantity:
 def _following(scenario: Scenario, section: Section, last: str) -> float | None:
     """The value that follows from other keys where null is written."""
     if last == "num_blocks":
-        from kvsim.scenario.pool import derive_blocks
+        from kvsim.scenario.keys import derive_blocks
 
         return derive_blocks(scenario).num_blocks
     if last in ("max_num_seqs", "max_num_batched_tokens"):
