@@ -85,7 +85,13 @@ def sweep(
     else:
         console = make_console()
         print_table(console, fitted(_columns(result), None if wide else console.width))
-        for note in result.notes:
+        notes = list(result.notes)
+        if any(row.get("overload.since_s") is not None for row in _records(result)):
+            notes.append(
+                "* overloaded: requests arrived faster than they were served to the end, so TTFT "
+                "grows with the length of the workload."
+            )
+        for note in notes:
             console.print(f"Note: {note}", style="yellow", highlight=False, markup=False)
         for message in dict.fromkeys(failed["message"]):
             count = int((failed["message"] == message).sum())
@@ -198,6 +204,9 @@ def _columns(result: SweepResult) -> list[Column]:
     for header, name, words, leaves, shown in figures:
         if shown:
             cells = [NO_FIGURE if row.get(name) is None else words(row[name]) for row in rows]
+            if name.startswith("ttft_s"):  # of an overloaded run: the longer it is, the longer
+                over = [row.get("overload.since_s") is not None for row in rows]
+                cells = [f"{c}*" if o else c for c, o in zip(cells, over, strict=True)]
             columns.append(Column(header, cells, leaves))
     runs = [NO_FIGURE if row["run"] is None else str(row["run"]) for row in rows]
     columns.append(Column("run", runs, 6, is_name=True))

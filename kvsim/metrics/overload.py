@@ -25,6 +25,8 @@ OVERLOAD_KEYS: dict[str, str] = {
 }
 """Keys of `overload` in a summary, each with its meaning."""
 
+OVERLOADED = "overloaded from"
+"""How the sentence of an overload begins."""
 SHARE_OF_SPAN = 0.2
 """Least part of the time of arrivals over which a queue grows, to be no burst."""
 EXCESS = 1.05
@@ -52,7 +54,7 @@ class Overload:
     def sentence(self) -> str:
         """What to know before reading times of this run."""
         return (
-            f"overloaded from {self.since_s:,.0f} s on: {self.offered_tokens_per_s:,.0f} prompt "
+            f"{OVERLOADED} {self.since_s:,.0f} s on: {self.offered_tokens_per_s:,.0f} prompt "
             f"tokens/s ({self.offered_requests_per_s:.3g} requests/s) arrived and "
             f"{self.served_tokens_per_s:,.0f} ({self.served_requests_per_s:.3g}) were served, so "
             f"{self.waiting:,} requests waited when the last arrived. TTFT and queue times "

@@ -64,11 +64,13 @@ def results_table(runs: Runs, best: Sequence[str]) -> str:
         label, *values = point if isinstance(point, tuple) else (point,)
         at = (axis_text(axis, value) for axis, value in zip(others, values, strict=True))
         cells = [safe(str(label)), *(safe(text) for text in at)]
+        over = bool(findings.overloaded(rows).any())
         for _, column, shown in columns:
             known = rows[column].astype(float).dropna()
             mean = float(known.mean()) if len(known) else None
             whole = mean is not None and mean.is_integer()
-            cells.append(safe(shown(int(mean) if mean is not None and whole else mean)))
+            mark = "*" if over and column.startswith("ttft_s") else ""
+            cells.append(safe(shown(int(mean) if mean is not None and whole else mean) + mark))
         style = ' class="best"' if label in best else ""
         body.append(f"<tr{style}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     note = _averaged(frame, keys)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvsim.metrics.figures import FOUND_RATE
+from kvsim.metrics.overload import OVERLOADED
 from kvsim.results.tables import difference_text, exists, percent, seconds, size
 from kvsim.study.frames import LINK_COLUMN, POLICY_KEYS, Series, axis_text, series_of
 from kvsim.study.ranking import Noise, Ranking, found_column, rank
@@ -157,7 +158,11 @@ def capacity_findings(frame: pd.DataFrame, axis: str, ceiling: float | None = No
                 f"({percent(line.y[-1])}); more may bring more."
             )
     if ceiling is not None and sentences:
-        sentences.append(f"An infinite cache that keeps everything would find {percent(ceiling)}.")
+        refused = "num_refused" in frame and bool((frame["num_refused"] > 0).any())
+        of = " of all prompt tokens, those of refused requests included" if refused else ""
+        sentences.append(
+            f"An infinite cache that keeps everything would find {percent(ceiling)}{of}."
+        )
     return sentences
 
 
@@ -251,18 +256,30 @@ def cautions(frame: pd.DataFrame, warnings: Iterable[str]) -> list[str]:
     said += _refusals(frame)
     slower = frame["requests_per_s"] < 0.9 * frame["arrivals_per_s"].astype(float).fillna(0)
     queues = frame["queue_s.p50"] > 0.5 * frame["ttft_s.p50"]
-    behind = frame[slower & queues]
-    if len(behind):
+    over = overloaded(frame)
+    behind = frame[(slower & queues) | over]
+    if len(behind) and not any(OVERLOADED in warning for warning in said):
         names = ", ".join(dict.fromkeys(str(label) for label in behind["label"]))
         said.append(
             f"{names}: requests arrived faster than they were served, at least in one run. TTFT is "
-            "then mostly queueing, and grows with the length of the workload."
+            f"then mostly queueing{' (marked *)' if over.any() else ''}, and grows with the length "
+            "of the workload."
         )
     if "seed" not in frame.columns or frame["seed"].nunique() < 2:
         said.append(
             "One seed: intervals are over stretches of this workload, not over other days' traffic."
         )
     return said
+
+
+def overloaded(frame: pd.DataFrame) -> pd.Series[bool]:
+    """Which runs were overloaded to the end, so that their times say how long the workload is."""
+    import pandas as pd
+
+    if "overload.since_s" not in frame.columns:
+        return pd.Series(data=False, index=frame.index)
+    known: pd.Series[bool] = frame["overload.since_s"].notna()
+    return known
 
 
 def _refusals(frame: pd.DataFrame) -> list[str]:

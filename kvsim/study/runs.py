@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvsim.errors import KvsimError, Problems
+from kvsim.metrics.overload import OVERLOADED
 from kvsim.results.store import RunResult, load_requests, load_result, summary_of
 from kvsim.results.tables import notes_by_name
 from kvsim.study.comparison import flat_scenario
@@ -168,7 +169,9 @@ def _sweep_warnings(sweep: SweepResult, frame: pd.DataFrame) -> list[str]:
     notes: dict[str, list[str]] = {}
     for row in frame.head(MOST_RUNS_FOR_NOISE).to_dict("records"):
         summary = summary_of(sweep.path / str(row["run"]))
-        notes.setdefault(str(row["label"]), []).extend(summary.get("warnings", ()))
+        # Overloads differ in each run's numbers; `cautions` names the runs instead.
+        texts = [text for text in summary.get("warnings", ()) if not text.startswith(OVERLOADED)]
+        notes.setdefault(str(row["label"]), []).extend(texts)
     return notes_by_name(notes)
 
 
