@@ -168,15 +168,15 @@ def criteria(frame: pd.DataFrame) -> tuple[Criterion, ...]:
     words = "token hit rate" if found == "token_hit_rate" else "hit rate of device and tier"
     candidates = (
         Criterion("goodput", "goodput", True),
+        # Those that are refused are in no other figure, and are often the long ones.
+        Criterion("served_share", "share of requests served", True),
         Criterion(found, words, True),
         Criterion("ttft_s.p50", "TTFT p50", False),
         Criterion("bytes_moved", "bytes to and from tiers", False),
     )
-    with_bytes = moved(frame)
+    known = with_totals(frame)
     return tuple(
-        one
-        for one in candidates
-        if one.column in with_bytes and bool(with_bytes[one.column].notna().any())
+        one for one in candidates if one.column in known and bool(known[one.column].notna().any())
     )
 
 
@@ -187,8 +187,14 @@ def found_column(frame: pd.DataFrame) -> str:
     )
 
 
-def moved(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with `bytes_moved`: what went to tiers and came back, where any did."""
+def with_totals(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with `served_share`, where any request was refused, and `bytes_moved`.
+
+    The latter is what went to tiers and came back, where any did.
+    """
+    if "num_refused" in frame and (frame["num_refused"].fillna(0) > 0).any():
+        served = frame["num_requests"].astype(float)
+        frame = frame.assign(served_share=served / (served + frame["num_refused"].astype(float)))
     if not {"bytes_stored", "bytes_loaded"} <= set(frame.columns):
         return frame
     total = frame["bytes_stored"].astype(float) + frame["bytes_loaded"].astype(float)
@@ -205,7 +211,7 @@ def rank(frame: pd.DataFrame, noise: Noise | None = None) -> Ranking:
     import pandas as pd
 
     judged, noise = criteria(frame), noise or Noise()
-    frame = moved(frame)
+    frame = with_totals(frame)
     frame = frame.assign(
         **{one.column: pd.to_numeric(frame[one.column], errors="coerce") for one in judged}
     )

@@ -425,3 +425,22 @@ def test_it_prints(page: str, tmp_path: Path) -> None:
     content = pdf.read_bytes()
     assert content.startswith(b"%PDF")
     assert 3 <= len(re.findall(rb"/Type\s*/Page\b", content)) <= 20
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+@pytest.mark.skipif(shutil.which("pdftotext") is None, reason="pdftotext is not installed")
+def test_a_printed_table_keeps_all_its_columns(page: str, tmp_path: Path) -> None:
+    """The widest there is: a name, three axes, fifteen figures; and no unit is cut off."""
+    head = ["Run", "node.num_<wbr>blocks", "offload.<wbr>capacity", "workload.<wbr>time_<wbr>scale"]
+    cells = [f"{n + 100} ms" for n in range(18)]
+    table = "<tr>" + "".join(f"<th>{text}</th>" for text in [*head, *["Request hit rate"] * 15])
+    table += "</tr><tr>" + "".join(f"<td>{text}</td>" for text in ["a-long-name", *cells]) + "</tr>"
+    start = page.index('<table class="numbers">')
+    end = page.index("</table>", start)
+    file, pdf = tmp_path / "report.html", tmp_path / "report.pdf"
+    file.write_text(f'{page[:start]}<table class="numbers">{table}{page[end:]}')
+    browser(tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={pdf}", file.as_uri())
+    command = ["pdftotext", "-layout", str(pdf), "-"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (line,) = [line for line in text.splitlines() if "117 ms" in line]
+    assert re.findall(r"\d{3} ms", line) == cells

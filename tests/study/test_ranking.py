@@ -134,3 +134,14 @@ def test_stretches_tell_noise_from_a_difference_for_one_seed() -> None:
 def test_a_figure_that_is_missing_comes_last() -> None:
     frame = runs(none={"token_hit_rate": math.nan}, some={"token_hit_rate": 0.1})
     assert rank(frame).best == ("some",)
+
+
+def test_refusing_the_long_ones_is_no_way_to_find_more() -> None:
+    frame = runs(
+        refuses={"token_hit_rate": 0.66, "num_requests": 3, "num_refused": 3},
+        serves={"token_hit_rate": 0.40, "num_requests": 6, "num_refused": 0},
+    )
+    ranking = rank(frame)
+    assert ranking.best == ("serves",)
+    assert ranking.decided_by is not None
+    assert ranking.decided_by.superlative == "the highest share of requests served"
