@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kvsim.metrics.figures import within_objective
 from kvsim.metrics.overload import find_overload
 from kvsim.metrics.tiers import SOURCES, TierFigures
 
@@ -147,7 +148,9 @@ def summarize(
         "tiers": {tier.name: tier.as_json() for tier in counters.tiers},
         "simulated_s": simulated_s,
         "wall_s": float(wall_s),
-        "goodput": None if objective is None else _goodput(finished, objective, len(requests)),
+        "goodput": None
+        if objective is None
+        else _ratio(int(within_objective(requests, objective).sum()), len(requests)),
         "overload": None if overload is None else overload.as_json(),
         "step_times": None if step_times is None else dict(step_times),
         "warnings": [*warnings, *([] if overload is None else [overload.sentence()])],
@@ -179,16 +182,6 @@ def spread(values: pd.Series[float]) -> dict[str, float | None]:
         "p90": float(p90),
         "p99": float(p99),
     }
-
-
-def _goodput(finished: pd.DataFrame, objective: Objective, num_asked: int) -> float | None:
-    within = finished["end_s"].notna()
-    if objective.ttft_s is not None:
-        within &= finished["ttft_s"] <= objective.ttft_s
-    if objective.tpot_s is not None:
-        # One output token has no time a token, so there is nothing to miss.
-        within &= finished["tpot_s"].isna() | (finished["tpot_s"] <= objective.tpot_s)
-    return _ratio(int(within.sum()), num_asked)
 
 
 def _ratio(part: float, whole: float) -> float | None:
