@@ -350,6 +350,23 @@ def _with_origin(part: Mapping[str, Any]) -> dict[str, Any]:
     return {**numbers, "origin": _origin(part)}
 
 
-def step_times() -> Mapping[str, Any]:
-    """Constants of the step time and what their fit says, as in the file."""
-    return _read("step_times.yaml")
+def step_times(path: Path | None = None) -> Mapping[str, Any]:
+    """Constants of the step time and what their fit says, as in the file.
+
+    Args:
+        path: a file of the same form; None for the catalog's.
+
+    Raises:
+        KvsimError: the file cannot be read, or is no such file.
+    """
+    if path is None:
+        return _read("step_times.yaml")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise KvsimError(f"{path}: cannot be read: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise KvsimError(f"{path}: is no YAML file of constants.") from None
+    if not isinstance(content, dict) or not isinstance(content.get("constants"), dict):
+        raise KvsimError(f"{path}: constants: is missing. Use a file that kvsim calibrate wrote.")
+    return content

@@ -24,6 +24,7 @@ from kvsim.cli import (
     run,
     schema,
     sweep,
+    times,
     trace,
     validate,
     verify,
@@ -52,6 +53,7 @@ app.command()(verify.verify)
 app.add_typer(trace.app, name="trace")
 app.add_typer(reference.app, name="reference")
 app.add_typer(bench.app, name="bench")
+app.add_typer(times.app, name="times")
 
 
 def main() -> None:

@@ -86,6 +86,9 @@ def _show(summaries: Mapping[str, Mapping[str, Any]], out_dir: Path, wide: bool)
 
     console = make_console()
     print_table(console, summary_table(summaries, None if wide else console.width))
+    told = [(summary.get("step_times") or {}).get("says") for summary in summaries.values()]
+    for says in dict.fromkeys(text for text in told if text):
+        console.print(says, style="dim", highlight=False, markup=False)
     for warning in _said_once(summaries):
         console.print(f"Note: {warning}", style="yellow", highlight=False, markup=False)
     console.print(f"Results: {out_dir}", highlight=False, markup=False, soft_wrap=True)

@@ -19,10 +19,12 @@ from kvsim.engine.tiers import make_tiers, tier_warnings
 from kvsim.errors import Problems
 from kvsim.metrics.records import RequestLog, TimelineLog
 from kvsim.metrics.summary import RunCounters
-from kvsim.scenario import ConstantStepTime, Scenario, TableStepTime
+from kvsim.scenario import ConstantStepTime, RooflineStepTime, Scenario, TableStepTime
 from kvsim.scenario.pool import derive_blocks
+from kvsim.times.constants import Constants, constants_of
 from kvsim.times.roofline import overrides, roofline
 from kvsim.times.step_time import StepTimeParams, constant_step_time, table_step_time
+from kvsim.times.trust import Trust, trust_in_roofline
 from kvsim.times.work import Layout
 from kvsim.workload import open_workload
 from kvsim.workload.request import Workload
@@ -105,9 +107,47 @@ def make_step_time(scenario: Scenario) -> StepTimeParams:
     return roofline(
         scenario.model_spec,
         catalog.gpu(scenario.node.gpu),
-        Layout(scenario.num_ranks),
+        step_layout(scenario),
         engine=chosen.engine,
+        asynchronous=scenario.async_scheduling,
+        constants=_constants(chosen),
         override=overrides(chosen.compute_efficiency, chosen.memory_efficiency, chosen.overhead_s),
+    )
+
+
+def step_layout(scenario: Scenario) -> Layout:
+    """How GPUs share the model, and the drafts that a decode checks."""
+    speculative = scenario.engine.speculative
+    return Layout(scenario.num_ranks, draft_tokens=0 if speculative is None else speculative.tokens)
+
+
+def trust_in_step_times(scenario: Scenario) -> Trust:
+    """Who answers how long steps take, and how far that was off for set-ups like this one."""
+    chosen = scenario.step_time
+    if not isinstance(chosen, RooflineStepTime) or scenario.node.gpu is None:
+        return Trust(chosen.kind)
+    return trust_in_roofline(
+        scenario.model_spec,
+        catalog.gpu(scenario.node.gpu),
+        chosen.engine,
+        _constants(chosen),
+    )
+
+
+def _constants(chosen: RooflineStepTime) -> Constants | None:
+    """Those of the file that is named; None for the catalog's."""
+    path = chosen.constants_file
+    return None if path is None else constants_of(path)
+
+
+def _table_warnings(params: StepTimeParams) -> tuple[str, ...]:
+    """Steps that a table had to go beyond its points for."""
+    answered, outside = (int(count) for count in params.tables.outside)
+    if outside == 0:
+        return ()
+    return (
+        f"{outside:,} of {answered:,} steps lie outside of the table of step times: their times go "
+        "on from its last two points. Measure further out.",
     )
 
 
@@ -182,7 +222,7 @@ def simulate(
             simulated_s=replica.end_s,
             tiers=() if tiers is None else tiers.figures(replica.end_s),
         ),
-        (*workload.warnings, *tier_warnings(scenario)),
+        (*workload.warnings, *tier_warnings(scenario), *_table_warnings(step_time)),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,10 @@ SUMMARY_KEYS: dict[str, str] = {
     "overload": "where arrivals outpaced the node to the end of the workload, the keys of "
     "`kvsim.metrics.overload.OVERLOAD_KEYS`: times of such a run grow with the length of the "
     "workload; else null",
+    "step_times": "who answered how long steps take (`provider`), and how far that was off for "
+    "measured `set_ups` like this one (what they have in common: `near`): `ttft_error`, "
+    "`tpot_error`, medians of |predicted / measured - 1|, null where none was measured; in words: "
+    "`says`",
     "warnings": "sentences about what the run cannot show",
 }
 """Keys of a summary in their order, each with its meaning. A figure that does not exist is null."""
@@ -87,6 +91,7 @@ def summarize(
     wall_s: float,
     objective: Objective | None = None,
     warnings: Iterable[str] = (),
+    step_times: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Make the summary of a run.
 
@@ -96,6 +101,7 @@ def summarize(
         wall_s: real seconds that the run took.
         objective: the scenario's objective.
         warnings: what the user should know about the run.
+        step_times: who answered how long steps take, and how far that was off.
 
     Returns:
         The keys of `SUMMARY_KEYS`, with values of plain Python, None and never NaN where a figure
@@ -144,6 +150,7 @@ def summarize(
         "wall_s": float(wall_s),
         "goodput": None if objective is None else _goodput(finished, objective, len(requests)),
         "overload": None if overload is None else overload.as_json(),
+        "step_times": None if step_times is None else dict(step_times),
         "warnings": [*warnings, *([] if overload is None else [overload.sentence()])],
     }
     return {key: summary[key] for key in SUMMARY_KEYS}

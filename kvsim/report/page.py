@@ -156,7 +156,9 @@ def _recommendation(runs: Runs, comparison: Comparison | None, ceiling: float | 
     said += findings.tier_findings(labelled(runs.frame, others))
     if not said or (len(said) == 1 and said[0].startswith("Nothing is offloaded")):
         said.insert(0, "One configuration was run, so there is nothing to choose between.")
-    cautions = findings.cautions(runs.frame, runs.warnings)
+    told = (result.summary.get("step_times") or {} for result in runs.results.values())
+    says = dict.fromkeys(text for step_times in told if (text := step_times.get("says")))
+    cautions = [*findings.cautions(runs.frame, runs.warnings), *says]
     return (
         f'<div class="recommendation">{_list(said)}</div>'
         f"<p>What stands against taking this at face value:</p>{_list(cautions)}"

@@ -34,7 +34,7 @@ def run_variant(
     Raises:
         KvsimError: the workload cannot be read, or none of its requests can run.
     """
-    from kvsim.engine.simulation import simulate
+    from kvsim.engine.simulation import simulate, trust_in_step_times
     from kvsim.jit import watch_compilation
     from kvsim.metrics.summary import summarize
 
@@ -48,6 +48,7 @@ def run_variant(
         wall_s=time.perf_counter() - start_s - compilation.wall_s,
         objective=scenario.objective,
         warnings=simulation.warnings,
+        step_times=trust_in_step_times(scenario).as_json(),
     )
     origin = provenance(
         scenario_yaml=shareable_yaml(scenario),

@@ -68,6 +68,7 @@ def _describe_one(scenario: Scenario) -> str:
     elif isinstance(scenario.step_time, TableStepTime):
         lines.append(f"  table of measured steps: {scenario.step_time.file}")
     elif gpu is not None:
+        from kvsim.times.constants import constants_of
         from kvsim.times.roofline import overrides, roofline_notes
         from kvsim.times.work import Layout
 
@@ -77,8 +78,17 @@ def _describe_one(scenario: Scenario) -> str:
             for note in roofline_notes(
                 model,
                 gpu,
-                Layout(scenario.num_ranks),
+                Layout(
+                    scenario.num_ranks,
+                    draft_tokens=0
+                    if scenario.engine.speculative is None
+                    else scenario.engine.speculative.tokens,
+                ),
                 engine=chosen_roofline.engine,
+                asynchronous=scenario.async_scheduling,
+                constants=None
+                if chosen_roofline.constants_file is None
+                else constants_of(chosen_roofline.constants_file),
                 override=overrides(
                     chosen_roofline.compute_efficiency,
                     chosen_roofline.memory_efficiency,

@@ -188,6 +188,11 @@ class RooflineStepTime(Section):
     engine: Literal["vllm", "sglang", "tensorrt-llm"] = Field(
         default="vllm", description="engine whose fitted constants are used; timing alone"
     )
+    constants: Text | None = Field(
+        default=None,
+        description="file of constants, as `kvsim calibrate` writes one, relative to the file "
+        "that names it; null for those of the catalog",
+    )
     compute_efficiency: Fraction | None = Field(
         default=None,
         description="fraction of peak FLOP/s that products reach; null for the fitted constants",
@@ -200,6 +205,16 @@ class RooflineStepTime(Section):
         default=None,
         description="time of a step, layers included; null for the fitted constants",
     )
+    _directory: Path = PrivateAttr(default_factory=Path)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Keep the directory that the path is relative to."""
+        self._directory = (context or {}).get("directory", Path())
+
+    @property
+    def constants_file(self) -> Path | None:
+        """Where the constants are; None for those of the catalog."""
+        return None if self.constants is None else self._directory / self.constants
 
 
 class ConstantStepTime(Section):

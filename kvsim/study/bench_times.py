@@ -15,7 +15,6 @@ from kvsim.study.measured import Point
 from kvsim.study.parallel import each
 from kvsim.times.closed_loop import loop_seconds, run_closed_loop
 from kvsim.times.constants import Constants
-from kvsim.times.step_time import REQUEST, REQUEST_TOKEN
 
 LOADS = ((1, "1"), (4, "2-4"), (16, "5-16"), (64, "17-64"), (256, "65-256"), (1 << 62, "above 256"))
 """Concurrencies that belong together, and how they are named."""
@@ -68,11 +67,11 @@ def predict(point: Point, constants: Constants | None = None) -> Prediction:
     if point.left_out is not None or point.layout is None:
         return Prediction(point, math.nan, math.nan)
     params = point.params(constants)
-    acceptance = point.values(constants)["acceptance"]
-    loop = point.loop(tokens_a_step(acceptance, point.layout.draft_tokens))
+    values = point.values(constants)
+    loop = point.loop(tokens_a_step(values["acceptance"], point.layout.draft_tokens))
     steps = run_closed_loop(params, loop)
     ttft_s, tpot_s = loop_seconds(params, steps, loop.outputs)
-    ttft_s = ttft_s + params.scalars[REQUEST] + params.scalars[REQUEST_TOKEN] * loop.prompts
+    ttft_s = ttft_s + values["request_s"] + values["request_token_s"] * loop.prompts
     tpot_s = tpot_s[np.isfinite(tpot_s)]
     return Prediction(
         point,

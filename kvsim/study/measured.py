@@ -346,10 +346,7 @@ def _not_expressed(point: Point) -> str | None:
         return f"speculation {spec}: its drafts are not published"
     served = _served_at_once(row)
     if whole(row, "concurrency") >= 64 and served < _SERVED_PART * whole(row, "concurrency"):
-        return (
-            f"by its throughput about {served:.0f} of {whole(row, 'concurrency')} requests ran at "
-            "once: the server's limit is not published"
-        )
+        return "the server ran fewer requests at once than were sent; its limit is not published"
     return None
 
 

@@ -8,9 +8,11 @@ differs.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ import numpy.typing as npt
 
 from kvsim import catalog
 from kvsim.catalog import Gpu, Model
+from kvsim.errors import KvsimError, unknown_name
 from kvsim.times.work import Layout
 
 Floats = npt.NDArray[np.float64]
@@ -73,6 +76,20 @@ class Constants:
             self.fit,
         )
 
+    def held_here(self, part: float = 1.0) -> Constants:
+        """The same, to be fitted on from where they are: each value becomes its own prior.
+
+        Args:
+            part: of each spread that is left, so that few points move constants little.
+        """
+        return Constants(
+            [
+                Constant(e.name, e.condition, e.value, e.value, e.spread * part, e.reason)
+                for e in self.entries
+            ],
+            self.fit,
+        )
+
     def of(self, conditions: Collection[str]) -> dict[str, float]:
         """Values for a set-up that meets some conditions."""
         values: dict[str, float] = {}
@@ -109,6 +126,33 @@ def read_constants(content: Mapping[str, Any]) -> Constants:
         entries.append(_entry(name, "", part))
         entries += [_entry(name, key, factor) for key, factor in part.get("factors", {}).items()]
     return Constants(entries, content.get("fit", {}))
+
+
+@cache
+def constants_of(path: Path) -> Constants:
+    """Constants of a file; what it leaves out is as in the catalog.
+
+    Raises:
+        KvsimError: it cannot be read, or names what does not exist; says which.
+    """
+    content = catalog.step_times(path)
+    own = {(e.name, e.condition): e for e in catalog_constants().entries}
+    try:
+        given = {(e.name, e.condition): e for e in read_constants(content).entries}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise KvsimError(
+            f"{path}: constants: each needs a value above 0. Use a file that kvsim calibrate wrote."
+        ) from None
+    for name, condition in given:
+        if (name, condition) not in own:
+            names = catalog_constants().names if not condition else [c for n, c in own if n == name]
+            text = unknown_name("constant" if not condition else "factor", condition or name, names)
+            raise KvsimError(f"{path}: constants.{name}: {text}")
+    for (name, condition), entry in given.items():
+        if not (math.isfinite(entry.value) and entry.value > 0):
+            place = f"{name}{f'.factors.{condition}' if condition else ''}.value"
+            raise KvsimError(f"{path}: constants.{place}: {entry.value:g} is not above 0.")
+    return Constants(list({**own, **given}.values()), content.get("fit", {}))
 
 
 @cache
@@ -178,7 +222,11 @@ def constants_yaml(constants: Constants) -> str:
     """A file that ``read_constants`` reads, for the catalog or beside scenarios."""
     lines = [_HEAD, "fit:"]
     for key, value in constants.fit.items():
-        lines.append(f"  {key}: {json.dumps(value)}")
+        if not isinstance(value, Mapping):
+            lines.append(f"  {key}: {json.dumps(value)}")
+            continue
+        lines.append(f"  {key}:  # points; median errors of TTFT and TPOT, fitted to the others")
+        lines += [f"    {json.dumps(name)}: {json.dumps(part)}" for name, part in value.items()]
     lines += ["", "constants:"]
     for entry in constants.entries:
         numbers = f"value: {entry.value:.4g}, prior: {entry.prior:g}, spread: {entry.spread:g}"

@@ -54,3 +54,29 @@ def test_what_cannot_be_timed(kvsim: Kvsim, options: list[str], message: str) ->
     answer = kvsim("bench", "core", TRACE, "--limit", "20", *options)
     assert answer.code == 2
     assert message in answer.err
+
+
+MEASURED = """\
+id,model,gpu,precision,engine,tp,isl,osl,concurrency,num_prompts,len_low_ratio,ttft_mean_s,\
+tpot_mean_s,disagg
+a,llama-3.3-70b,h200,fp8,vllm,4,1024,128,4,12,0.8,0.1,0.01,False
+b,llama-3.3-70b,h200,fp8,vllm,4,1024,128,4,12,0.8,0.1,0.01,True
+"""
+
+
+def test_step_times_are_held_against_measurements(kvsim: Kvsim, tmp_path: Path) -> None:
+    measured = tmp_path / "m.csv"
+    measured.write_text(MEASURED)
+    answer = kvsim("bench", "times", measured, "--jobs", 1, "--out", tmp_path / "o")
+    assert answer.code == 0, answer.err
+    assert "llama-3.3-70b" in answer.out and "Left out (1): prefill and decode" in answer.out
+    assert (tmp_path / "o" / "times.png").stat().st_size > 10_000
+    found = json.loads(kvsim("bench", "times", measured, "--jobs", 1, "--json").out)
+    assert found == json.loads((tmp_path / "o" / "times.json").read_text())
+    assert [point["left_out"] is None for point in found["points"]] == [True, False]
+    assert found["tpot"]["n"] == 1 and found["points"][0]["tpot_s"] > 0
+
+
+def test_measurements_that_cannot_be_read(kvsim: Kvsim, tmp_path: Path) -> None:
+    answer = kvsim("bench", "times", tmp_path / "none.csv")
+    assert answer.code == 2 and "cannot be read" in answer.err and "Traceback" not in answer.err

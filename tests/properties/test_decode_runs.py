@@ -17,7 +17,9 @@ from kvsim.engine.jobs import SchedulerConfig
 from kvsim.engine.replica import Replica
 from kvsim.engine.scheduler import Scheduler
 from kvsim.metrics.records import RequestLog, TimelineLog
-from kvsim.times.step_time import StepTimeParams, constant_step_time, step_time_params
+from kvsim.times import roofline as times
+from kvsim.times.step_time import StepTimeParams, constant_step_time
+from kvsim.times.work import Layout
 from kvsim.workload.request import Request
 
 WINDOWS = (
@@ -36,9 +38,7 @@ def roofline() -> StepTimeParams:
     """Step times that depend on every sequence's length."""
     from kvsim import catalog
 
-    return step_time_params(
-        model=catalog.model("deepseek-v4-pro"), gpu=catalog.gpu("b300"), tensor_parallel=8
-    )
+    return times.roofline(catalog.model("deepseek-v4-pro"), catalog.gpu("b300"), Layout(8))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from kvsim.cache.content import Content
 from kvsim.cache.manager import CacheConfig, KVCache
 from kvsim.cache.spec import GroupSpec
 from kvsim.engine.clock import Clock
+from kvsim.engine.jobs import SchedulerConfig
 from kvsim.engine.replica import Replica
 from kvsim.engine.scheduler import Scheduler
 from kvsim.metrics.records import RequestLog, TimelineLog
@@ -69,27 +70,27 @@ def simulated(
     clock, log = Clock(), RequestLog()
     scheduler = Scheduler(
         cache,
-        max_num_batched_tokens=step_tokens,
-        max_num_seqs=len(prompts),
-        max_model_len=100_000,
+        SchedulerConfig(
+            max_num_batched_tokens=step_tokens,
+            max_num_seqs=len(prompts),
+            max_model_len=100_000,
+            asynchronous=False,
+        ),
     )
     replica = Replica(clock, scheduler, params, log, TimelineLog())
 
-    def client() -> simpy.events.ProcessGenerator:
-        under_way: list[simpy.Event] = []
-        for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
-            if len(under_way) == concurrency:
-                yield simpy.AnyOf(clock, under_way)
-                under_way = [event for event in under_way if not event.triggered]
-            done = clock.event()
-            under_way.append(done)
-            content = Content.from_spans([(2 * number + 1, int(prompt))])
-            replica.submit(
-                Request(str(number), clock.now, content, int(prompt), int(output), 2 * number + 2),
-                done,
-            )
+    numbers = iter(range(len(prompts)))
 
-    clock.process(client())
+    def client() -> simpy.events.ProcessGenerator:
+        for number in numbers:
+            content = Content.from_spans([(2 * number + 1, int(prompts[number]))])
+            own = int(prompts[number]), int(outputs[number]), 2 * number + 2
+            done = clock.event()
+            replica.submit(Request(str(number), clock.now, content, *own), done)
+            yield done
+
+    for _ in range(concurrency):
+        clock.process(client())
     clock.run()
     frame = log.frame().sort_values("request_id", key=lambda ids: ids.astype(int))
     return frame["ttft_s"].tolist(), frame["tpot_s"].tolist()
