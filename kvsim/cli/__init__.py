@@ -14,6 +14,7 @@ import typer
 
 from kvsim.cli import (
     bench,
+    calibrate,
     compare,
     describe,
     find,
@@ -48,6 +49,7 @@ app.command(help=plot.help_text())(plot.plot)
 app.command()(report.report)
 app.command()(validate.validate)
 app.command()(describe.describe)
+app.command()(calibrate.calibrate)
 app.command()(schema.schema)
 app.command()(verify.verify)
 app.add_typer(trace.app, name="trace")

@@ -9,6 +9,8 @@ from kvsim.scenario.keys import ScenarioKeys
 PATH_KEYS: dict[str, tuple[str, ...]] = {
     "workload.path": (),
     "workload.tokenizer": ("characters",),
+    "step_time.constants": (),
+    "step_time.path": (),
 }
 """Dotted keys of paths, each with the values that are names of something else."""
 

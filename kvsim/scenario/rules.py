@@ -47,11 +47,12 @@ def missing_files(scenario: ScenarioKeys) -> list[Problem]:
     for place, file in named_files(scenario).items():
         if not file.is_file():
             what = "is not a file" if file.exists() else "does not exist"
-            written = getattr(scenario.workload, place.rpartition(".")[2])
+            section, _, key = place.rpartition(".")
+            written = getattr(getattr(scenario, section), key)
             others = "".join(f", or {name}" for name in PATH_KEYS[place])
             remedy = f"Give a path relative to the scenario file{others}."
             text = f"{show(written)}: {file} {what}. {remedy}"
-            problems.append(Problem(place, text, ("workload.kind",)))
+            problems.append(Problem(place, text, (f"{section}.kind",)))
     return problems
 
 

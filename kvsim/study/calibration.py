@@ -28,7 +28,7 @@ FOLDS = 3
 PRIOR_PART = 0.5
 """Of the spreads with which the catalog was fitted: how far servers of a kind are expected to lie
 from what thousands of points say of them."""
-_LEAST_MOVE = 0.005  # of the logarithm, below which a constant has not moved
+_LEAST_MOVE = 0.02  # of the logarithm, below which a constant has not moved
 _LEAST_SAID = 0.1  # part of the prior's variance that points must take away to speak of a constant
 _UNITS_OFF = 100.0  # measured over simulated, or the other way round: no server, but another unit
 _MOST_STEPS = 15

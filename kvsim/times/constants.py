@@ -224,9 +224,14 @@ _HEAD = """\
 """
 
 
-def constants_yaml(constants: Constants) -> str:
-    """A file that ``read_constants`` reads, for the catalog or beside scenarios."""
-    lines = [_HEAD, "fit:"]
+def constants_yaml(constants: Constants, *, whole: bool = True) -> str:
+    """A file that ``read_constants`` reads, for the catalog or beside scenarios.
+
+    Args:
+        constants: what to write.
+        whole: false for some of them, beside those of the catalog.
+    """
+    lines = [_HEAD if whole else f"{_HEAD}#\n# What is not here is as in the catalog.\n", "fit:"]
     for key, value in constants.fit.items():
         if not isinstance(value, Mapping):
             lines.append(f"  {key}: {json.dumps(value)}")

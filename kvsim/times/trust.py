@@ -52,7 +52,7 @@ class Trust:
         ]
         return (
             f"Step times: roofline; {', '.join(within)} in the median of {self.set_ups} measured "
-            f"set-ups near this one ({self.near}), not fitted to them."
+            f"set-up{'s' * (self.set_ups > 1)} near this one ({self.near}), not fitted to them."
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -79,6 +79,7 @@ def trust_in_roofline(
         constants: None for those of the catalog.
     """
     measured: Mapping[str, Any] = (constants or catalog_constants()).fit.get("set_ups", {})
+    enough = _ENOUGH if constants is None else 1  # one's own node speaks for itself
     own = (model.name, gpu.name, gpu.generation, _kind(model))
     rows = []
     for name, (_, ttft, tpot) in measured.items():
@@ -95,7 +96,7 @@ def trust_in_roofline(
     )
     for near, keys in levels:
         alike = [row for row in rows if all(row[0][key] == own[key] for key in keys)]
-        if len(alike) >= _ENOUGH:
+        if len(alike) >= enough:
             return Trust(
                 "roofline",
                 len(alike),
