@@ -6,7 +6,7 @@ settings (which stand above everything), and from a scenario (below what a file 
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -85,9 +85,11 @@ def read_points(
     problems = [problem for row in rows for problem in row.problems]
     for number, row in enumerate(rows, start=1):
         problems += _complete(row, number, settings, given)
-    problems += _missing(rows)
+    # What cannot be simulated anyway need not be complete.
+    used = [row for row in rows if row.left_out is None]
+    problems += _missing(used) if used else []
     if not problems:
-        problems = list(dict.fromkeys(text for row in rows for text in _wrong(row)))
+        problems = list(dict.fromkeys(text for row in used for text in _wrong(row)))
     if problems:
         more = len(problems) - _SHOWN
         raise Problems(
@@ -139,7 +141,7 @@ def _complete(
     """Fill in the row's cells; what its file and the scenario say otherwise is a problem."""
     said = {column: cell for column, cell in row.cells.items() if cell}
     named = catalog_name(row.served)
-    if named is not None:
+    if named is not None and given.get("model") != "custom":
         said.setdefault("model", named)
     differ = [
         f"{row.place}{column}: {show(said[column])}, and the scenario says {show(given[column])}. "
@@ -188,7 +190,8 @@ def _missing(rows: Sequence[ClientRow]) -> list[str]:
 def _wrong(row: ClientRow) -> list[str]:
     problems = bad_cells(row.cells, row.place)
     for column in ("model", "gpu", "precision"):
-        problems += _bad_name(column, row.cells[column], column)
+        if row.cells[column] != "custom":  # the scenario's own model
+            problems += _bad_name(column, row.cells[column], f"{row.place}{column}")
     if not any(row.cells.get(name) for name in TIMES):
         problems.append(f"{row.place}no time. Give at least one of {', '.join(TIMES)}.")
     return problems
@@ -196,7 +199,7 @@ def _wrong(row: ClientRow) -> list[str]:
 
 def _bad_name(column: str, value: str, place: str) -> list[str]:
     known: dict[str, Sequence[str]] = {
-        "model": (*catalog.model_names(), "custom"),
+        "model": catalog.model_names(),
         "gpu": catalog.gpu_names(),
         "precision": (*BYTES, "nvfp4"),
         "engine": ENGINES,
@@ -214,10 +217,12 @@ def _point(
     own_model: Model | None,
 ) -> Point:
     cells = row.cells
+    if row.left_out is not None:
+        shown = dict.fromkeys((*REQUIRED, *TIMES), "") | cells
+        return Point(shown, math.nan, math.nan, False, False, left_out=row.left_out)
     same = all(cells[key] == given.get(key) for key in ("model", "precision"))
     model = own_model if same else None
     if model is None and cells["model"] == "custom":
         raise KvsimError("--set precision: the scenario's own model has one precision. Leave it.")
     lengths = None if {"isl", "osl", "num_prompts"} & set(settings) else row.lengths
-    point = make_point(cells, model=model, lengths=lengths)
-    return point if row.left_out is None else dataclasses.replace(point, left_out=row.left_out)
+    return make_point(cells, model=model, lengths=lengths)
