@@ -100,7 +100,7 @@ def missing_files(scenario: ScenarioKeys) -> list[Problem]:
     for place, file in named_files(scenario).items():
         if not file.is_file():
             what = "is not a file" if file.exists() else "does not exist"
-            section, _, key = place.partition(".")
+            section, _, key = place.rpartition(".")
             written = getattr(getattr(scenario, section), key)
             others = "".join(f", or {name}" for name in PATH_KEYS[place])
             remedy = f"Give a path relative to the scenario file{others}."
