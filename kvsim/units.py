@@ -30,6 +30,13 @@ BYTES_PER_S: dict[str, float] = {
 }
 """Bytes a second in one of each unit of bandwidth."""
 
+FLOPS_PER_S: dict[str, float] = {
+    f"{prefix}{name}/s": factor
+    for prefix, factor in (("", 1.0), *_DECIMAL.items())
+    for name in ("FLOP", "FLOPS")
+}
+"""Floating-point operations a second in one of each unit of them."""
+
 SECONDS: dict[str, float] = {
     "ns": 1e-9,
     "us": 1e-6,
@@ -70,6 +77,18 @@ def parse_bytes_per_s(value: object) -> float:
         ValueError: no number, an unknown unit, or not finite.
     """
     return _parse(value, "a bandwidth", BYTES_PER_S, "25 GB/s")[0]
+
+
+def parse_flops_per_s(value: object) -> float:
+    """A rate of arithmetic in FLOP a second, from text with a unit (``"362 TFLOP/s"``).
+
+    Raises:
+        ValueError: no number, no unit or an unknown one, or not finite.
+    """
+    number, has_unit = _parse(value, "a rate of arithmetic", FLOPS_PER_S, "362 TFLOP/s")
+    if not has_unit:
+        raise ValueError(f"{show(value)} has no unit. Write one, as in '362 TFLOP/s'.")
+    return number
 
 
 def parse_seconds(value: object) -> float:

@@ -22,7 +22,7 @@ FLOORS = [
     ("engine",),
     ("offload", "workload", "metrics"),
     ("scenario", "capacity", "times"),
-    ("cache", "catalog", "policies"),
+    ("cache", "catalog", "planning", "policies"),
     ("errors", "units", "jit"),
 ]
 TOP = {"__init__", "api", "errors", "units", "jit"}

@@ -41,9 +41,13 @@ def group_spec(group: KVGroup) -> GroupSpec:
 def bytes_per_block_of_rank(model: Model, tensor_parallel: int) -> int | None:
     """Bytes one GPU spends on a block of the pool: the largest group's, its share of the KV heads.
 
+    Of pipeline stages that hold different layers, the bytes of the one that spends most.
+
     Returns:
         The bytes, or None where a group does not say what its blocks need.
     """
+    if model.plan is not None:
+        return max(model.plan.bytes_per_block)
     whole = model.bytes_per_block
     return None if whole is None else round(whole * model.kv_share(tensor_parallel))
 
@@ -57,6 +61,8 @@ def derive_num_blocks(
     num_blocks_override: int | None = None,
     activation_reserve_reason: str = ACTIVATION_RESERVE_REASON,
     *,
+    pipeline_parallel: int = 1,
+    data_parallel: int = 1,
     kv_cache_bytes: int | None = None,
 ) -> BlockDerivation:
     """Blocks of the pool: what weights and the reserve leave of a GPU, over the bytes of a block.
@@ -73,6 +79,8 @@ def derive_num_blocks(
         num_blocks_override: use this number instead, block 0 included.
         kv_cache_bytes: of one GPU; instead of what utilization, weights and the reserve leave.
         activation_reserve_reason: said beside the reserve.
+        pipeline_parallel: stages, among which weights are split evenly.
+        data_parallel: replicas, among which experts are split too.
 
     Raises:
         Problems: the model does not say what its weights or blocks need.
@@ -100,26 +108,32 @@ def derive_num_blocks(
     assert gpu is not None and model.weight_bytes is not None, "said above"
 
     usable_bytes = gpu.hbm_bytes * gpu_memory_utilization
-    weight_bytes = model.weight_bytes / tensor_parallel
+    weight_bytes = rank_weight_bytes(model, tensor_parallel, pipeline_parallel, data_parallel)
     kv_bytes = usable_bytes - weight_bytes - activation_reserve_bytes
     num_blocks = int(kv_bytes // block_bytes)
+    num_gpus = tensor_parallel * pipeline_parallel * data_parallel
     if num_blocks < 2:
         left = _gib(kv_bytes) if kv_bytes > 0 else "nothing"
         raise KvsimError(
             f"node: {gpu.name} has {_gib(usable_bytes)} at gpu_memory_utilization "
-            f"{gpu_memory_utilization:g}; weights of {model.name} over {tensor_parallel} "
-            f"{'GPU' if tensor_parallel == 1 else 'GPUs'} take {_gib(weight_bytes)} and "
+            f"{gpu_memory_utilization:g}; weights of {model.name} over {num_gpus} "
+            f"{'GPU' if num_gpus == 1 else 'GPUs'} take {_gib(weight_bytes)} and "
             f"activations {_gib(activation_reserve_bytes)}, so {left} is left and a pool "
             f"needs two blocks of {block_bytes:,} bytes. Use more GPUs, a larger GPU or a higher "
             "utilization."
         )
     _check_blocks(num_blocks, kv_bytes, block_bytes)
+    over = f"{tensor_parallel} rank(s)"
+    if pipeline_parallel > 1:
+        over += f" of {pipeline_parallel} stages"
+    if data_parallel > 1 and model.expert_bytes:
+        over += f", experts over {data_parallel} replicas"
     lines = (
         f"  {_gib(gpu.hbm_bytes)} HBM of a {gpu.name} that can be allocated"
         + _because(gpu.origins.get("hbm_bytes")),
         f"x {gpu_memory_utilization:g} gpu_memory_utilization = {_gib(usable_bytes)}",
-        f"- {_gib(weight_bytes)} weights: {model.weight_bytes / 1e9:,.1f} GB over "
-        f"{tensor_parallel} rank(s)" + _because(model.origins.get("weight_bytes")),
+        f"- {_gib(weight_bytes)} weights: {model.weight_bytes / 1e9:,.1f} GB over {over}"
+        + _because(model.origins.get("weight_bytes")),
         f"- {_gib(activation_reserve_bytes)} reserve for activations and graphs"
         + _because(activation_reserve_reason),
         f"= {_gib(kv_bytes)} KV of a GPU",
@@ -168,6 +182,19 @@ def _division(
         + _because(largest.origin),
         f"= {num_blocks:,} blocks, block 0 included",
     )
+
+
+def rank_weight_bytes(
+    model: Model, tensor_parallel: int, pipeline_parallel: int = 1, data_parallel: int = 1
+) -> float:
+    """Bytes of weights on one GPU: split evenly by ranks and stages, experts by replicas too.
+
+    Stages differ by embedding and head, which is left out here. Experts are split over all ranks
+    of all replicas with or without expert parallelism (vLLM 0.33.0, FusedMoEParallelConfig).
+    """
+    whole, experts = model.weight_bytes or 0.0, model.expert_bytes
+    split = tensor_parallel * pipeline_parallel
+    return (whole - experts) / split + experts / (split * data_parallel)
 
 
 def num_blocks_of_request(

@@ -14,9 +14,12 @@ import typer
 
 from kvsim.cli import (
     bench,
+    capacity,
+    catalog,
     compare,
     describe,
     find,
+    model,
     new,
     plot,
     reference,
@@ -47,6 +50,9 @@ app.command()(compare.compare)
 app.command(help=plot.help_text())(plot.plot)
 app.command()(report.report)
 app.command()(validate.validate)
+app.command()(capacity.capacity)
+app.command()(model.model)
+app.command()(catalog.catalog)
 app.command()(describe.describe)
 app.command()(schema.schema)
 app.command()(verify.verify)

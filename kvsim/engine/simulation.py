@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import simpy
 
-from kvsim import catalog
 from kvsim.cache.manager import CacheConfig, KVCache
 from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
@@ -20,7 +19,8 @@ from kvsim.errors import Problems
 from kvsim.metrics.records import RequestLog, TimelineLog
 from kvsim.metrics.summary import RunCounters
 from kvsim.scenario import ConstantStepTime, RooflineStepTime, Scenario, TableStepTime
-from kvsim.scenario.pool import derive_blocks
+from kvsim.scenario.keys import derive_blocks
+from kvsim.scenario.rules import not_simulated
 from kvsim.times.constants import Constants, constants_of
 from kvsim.times.roofline import overrides, roofline
 from kvsim.times.step_time import StepTimeParams, constant_step_time, table_step_time
@@ -102,11 +102,12 @@ def make_step_time(scenario: Scenario) -> StepTimeParams:
         return constant_step_time(chosen.step_s, chosen.token_s)
     if isinstance(chosen, TableStepTime):
         return table_step_time(chosen.file)
-    if scenario.node.gpu is None:
+    gpu = scenario.gpu_spec
+    if gpu is None:
         raise TypeError("a roofline needs a GPU")
     return roofline(
         scenario.model_spec,
-        catalog.gpu(scenario.node.gpu),
+        gpu,
         step_layout(scenario),
         engine=chosen.engine,
         asynchronous=scenario.async_scheduling,
@@ -124,11 +125,12 @@ def step_layout(scenario: Scenario) -> Layout:
 def trust_in_step_times(scenario: Scenario) -> Trust:
     """Who answers how long steps take, and how far that was off for set-ups like this one."""
     chosen = scenario.step_time
-    if not isinstance(chosen, RooflineStepTime) or scenario.node.gpu is None:
+    gpu = scenario.gpu_spec
+    if not isinstance(chosen, RooflineStepTime) or gpu is None:
         return Trust(chosen.kind)
     return trust_in_roofline(
         scenario.model_spec,
-        catalog.gpu(scenario.node.gpu),
+        gpu,
         chosen.engine,
         _constants(chosen),
     )
@@ -167,6 +169,8 @@ def simulate(
     Raises:
         KvsimError: the workload cannot be read, or none of its requests can run.
     """
+    if refused := [str(problem) for problem in not_simulated(scenario)]:
+        raise Problems(f"scenario {scenario.name}", refused)
     workload = open_workload(scenario.workload, scenario.scheduler_block_tokens, scenario.seed)
     cache = make_cache(scenario)
     clock = Clock()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kvsim import catalog
-from kvsim.capacity.memory import group_spec, reported_concurrency
+from kvsim.capacity.requests import concurrency
 from kvsim.catalog import KVGroup
 from kvsim.policies.chunks import chunk_bytes, num_chunks_in
 from kvsim.scenario import (
@@ -19,8 +19,8 @@ from kvsim.scenario import (
     TraceWorkload,
 )
 from kvsim.scenario.defaults import async_default
+from kvsim.scenario.keys import derive_blocks
 from kvsim.scenario.offload import link_spec
-from kvsim.scenario.pool import derive_blocks
 
 
 def describe(variants: Mapping[str, Scenario]) -> str:
@@ -39,8 +39,8 @@ def describe(variants: Mapping[str, Scenario]) -> str:
 
 
 def _describe_one(scenario: Scenario) -> str:
-    node, model = scenario.node, scenario.model_spec
-    gpu = None if node.gpu is None else catalog.gpu(node.gpu)
+    model = scenario.model_spec
+    gpu = scenario.gpu_spec
     blocks = derive_blocks(scenario)
     lines = [f"KV cache groups of {model.name} (in order):"]
     lines += [f"  {number}  {_group(group)}" for number, group in enumerate(model.groups)]
@@ -48,14 +48,11 @@ def _describe_one(scenario: Scenario) -> str:
     lines.append(f"Prefix hits come in units of {size} tokens (the scheduler block).")
     lines.append("Blocks of the pool:")
     lines += [f"  {line}" for line in blocks.lines]
-    concurrency = reported_concurrency(
-        blocks.num_blocks,
-        tuple(group_spec(group) for group in model.groups),
-        scenario.max_model_len,
-        scenario.max_in_flight_tokens,
+    at_once = concurrency(
+        model, blocks.num_blocks, scenario.max_model_len, scenario.max_in_flight_tokens
     )
     lines.append(
-        f"Concurrency as the engine reports it: {concurrency:.2f} requests of "
+        f"Concurrency as the engine reports it: {at_once:.2f} requests of "
         f"{scenario.max_model_len:,} tokens. It does not say how many sessions stay cached."
     )
     lines += _engine(scenario)
@@ -226,8 +223,10 @@ def _link(link: catalog.LinkSpec) -> list[str]:
 
 def _group(group: KVGroup) -> str:
     window = "" if group.sliding_window is None else f", window {group.sliding_window} tokens"
+    if group.attention_chunk_size is not None:
+        window = f", chunks of {group.attention_chunk_size} tokens"
     eagle = ", draft layers" if group.eagle else ""
     size = "" if group.bytes_per_block is None else f", {group.bytes_per_block:,} bytes a block"
     name = f"{group.name}: " if group.name else ""
-    kind = group.kind.replace("_", " ")
+    kind = "states" if group.kind == "mamba" else group.kind.replace("_", " ")
     return f"{name}{kind}, blocks of {group.block_size} tokens{window}{eagle}{size}"

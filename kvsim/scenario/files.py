@@ -9,6 +9,7 @@ from kvsim.scenario.keys import ScenarioKeys
 PATH_KEYS: dict[str, tuple[str, ...]] = {
     "workload.path": (),
     "workload.tokenizer": ("characters",),
+    "model.config": (),
 }
 """Dotted keys of paths, each with the values that are names of something else."""
 

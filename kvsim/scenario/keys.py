@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PrivateAttr, Tag
 
 from kvsim import catalog
+from kvsim.capacity.memory import BlockDerivation, derive_num_blocks
+from kvsim.capacity.requests import longest_in_pool
 from kvsim.capacity.sizes import BlockSizes, block_sizes
 from kvsim.errors import UnknownNameError, show
+from kvsim.planning.settings import HOPPER, Settings
 from kvsim.policies.profiles import PROFILES
 from kvsim.scenario.defaults import BatchDefaults, async_default, batch_defaults
 from kvsim.scenario.fields import TOKENS_MAX, DirectoryName, kind_of
@@ -43,7 +46,9 @@ def _catalog_model(value: str) -> str:
 def _model(value: object) -> object:
     if not isinstance(value, str | Mapping | CustomModel):
         names = ", ".join(catalog.model_names())
-        raise ValueError(f"{show(value)} is no model. Name one of {names}, or give groups:.")
+        raise ValueError(
+            f"{show(value)} is no model. Name one of {names}, or give config:, layers: or groups:."
+        )
     return value
 
 
@@ -63,7 +68,7 @@ class ScenarioKeys(Section):
         | Annotated[CustomModel, Tag("custom")],
         Discriminator(_model_form),
         BeforeValidator(_model),
-    ] = Field(description="a model of the catalog, or groups: and more of a custom one")
+    ] = Field(description="a model of the catalog, or config:, layers: or groups: of another")
     node: Node = Field(default=Node(), description="the machine")
     engine: Engine = Field(default=Engine(), description="how the engine is started")
     cache: Cache = Field(default=Cache(), description="the cache policy")
@@ -87,7 +92,8 @@ class ScenarioKeys(Section):
         kind_of(None),
     ] = Field(description="where requests come from, kind: trace, script or synthetic")
     variants: dict[DirectoryName, dict[str, Any]] = Field(
-        default={}, description="named overrides run side by side instead of the base"
+        default={},
+        description="named overrides run side by side instead of the base; {} is the base",
     )
     sweep: Sweep | None = Field(
         default=None, description="what `kvsim sweep` varies: grid, zip, list and seeds"
@@ -106,28 +112,92 @@ class ScenarioKeys(Section):
         return self._directory
 
     @property
+    def gpu_spec(self) -> catalog.Gpu | None:
+        """The GPU, of the catalog or given; None where there is none."""
+        gpu = self.node.gpu
+        return catalog.gpu(gpu) if isinstance(gpu, str) else None if gpu is None else gpu.spec()
+
+    @property
+    def plan_settings(self) -> Settings:
+        """How the engine is started, as far as the KV cache of a config depends on it."""
+        engine, node, gpu = self.engine, self.node, self.gpu_spec
+        capability = None if gpu is None else gpu.capability
+        longest = engine.max_model_len
+        return Settings(
+            tensor_parallel=self.num_ranks,
+            pipeline_parallel=node.pipeline_parallel,
+            decode_context_parallel=node.decode_context_parallel,
+            kv_cache_dtype=engine.kv_cache_dtype,
+            block_size=engine.block_size,
+            enable_prefix_caching=self.cache.enable_prefix_caching,
+            max_model_len=longest if isinstance(longest, int) else None,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            async_scheduling=self.async_scheduling,
+            draft_tokens=0 if engine.speculative is None else engine.speculative.tokens,
+            prefix_match_unit=engine.prefix_match_unit,
+            mamba_cache_mode=engine.mamba_cache_mode,
+            mamba_block_size=engine.mamba_block_size,
+            mamba_cache_dtype=engine.mamba_cache_dtype,
+            mamba_ssm_cache_dtype=engine.mamba_ssm_cache_dtype,
+            hybrid_manager=engine.hybrid_kv_cache_manager,
+            capability=capability or HOPPER,
+        )
+
+    @property
+    def max_in_flight_tokens(self) -> int:
+        """Tokens that can be scheduled and not yet processed."""
+        return self.plan_settings.max_in_flight_tokens
+
+    @property
     def model_spec(self) -> catalog.Model:
-        """The model, of the catalog or custom; with its draft layer where it drafts."""
-        if not isinstance(self.model, str):
-            return self.model.spec()
-        model = catalog.model(self.model)
-        return model if self.engine.speculative is None else model.with_draft_layer()
+        """The model, of the catalog or custom, its groups planned for the node and the engine.
+
+        Raises:
+            KvsimError: its config is not understood, or the engine would refuse the settings.
+        """
+        if isinstance(self.model, str):
+            model = catalog.model(self.model, self.plan_settings)
+            return model if self.engine.speculative is None else model.with_draft_layer()
+        return self.model.spec(self.plan_settings, self._directory)
+
+    def on_one_gpu(self) -> Self:
+        """The same on one GPU, for what does not depend on how a node is divided."""
+        one = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1, "gpus": 1}
+        sizes = {**one, "decode_context_parallel": 1}
+        return self.model_copy(update={"node": self.node.model_copy(update=sizes)})
 
     @property
     def scheduler_block_tokens(self) -> int:
         """Unit of prefix hits in tokens: the least common multiple of the groups' block sizes."""
-        return math.lcm(*(group.block_size for group in self.model_spec.groups))
+        model = self.model_spec
+        if model.plan is not None:
+            return model.plan.units.scheduler_block_size
+        return math.lcm(*(group.block_size for group in model.groups))
 
     @property
     def max_model_len(self) -> int:
-        """Longest sequence admitted, tokens: as set, or the model's longest."""
-        return self.engine.max_model_len or self.model_spec.max_model_len or TOKENS_MAX
+        """Longest sequence admitted, tokens: as set, the model's longest, or what fits (auto).
+
+        Raises:
+            KvsimError: with auto, nothing says how large the pool is, or none fits.
+        """
+        written, longest = self.engine.max_model_len, self.model_spec.max_model_len
+        if isinstance(written, int):
+            return written
+        if written == "auto":
+            return longest_in_pool(
+                self.model_spec,
+                derive_blocks(self).num_blocks,
+                longest or TOKENS_MAX,
+                self.max_in_flight_tokens,
+            )
+        return longest or TOKENS_MAX
 
     @property
     def batch_defaults(self) -> BatchDefaults:
         """What the engine takes for keys about a step's size that are left out."""
-        gpu = self.node.gpu
-        return batch_defaults(gpu, None if gpu is None else catalog.gpu(gpu).hbm_bytes)
+        gpu = self.gpu_spec
+        return batch_defaults(*(None, None) if gpu is None else (gpu.name, gpu.hbm_bytes))
 
     @property
     def max_num_batched_tokens(self) -> int:
@@ -144,11 +214,6 @@ class ScenarioKeys(Section):
         """Whether steps overlap: as set, or as the profile does."""
         written = self.engine.async_scheduling
         return async_default(self.engine.profile)[0] if written is None else written
-
-    @property
-    def max_in_flight_tokens(self) -> int:
-        """Tokens that can be scheduled and not yet processed."""
-        return (2 if self.async_scheduling else 1) * self.max_num_batched_tokens
 
     @property
     def key_lookahead_tokens(self) -> int:
@@ -172,8 +237,10 @@ class ScenarioKeys(Section):
 
     @property
     def num_ranks(self) -> int:
-        """Tensor-parallel GPUs of a replica: as set, or all of the node."""
-        return self.node.tensor_parallel or self.node.gpus
+        """Tensor-parallel GPUs of a replica: as set, or what the other sizes leave of the node."""
+        node = self.node
+        others = node.pipeline_parallel * node.data_parallel
+        return node.tensor_parallel or max(1, node.gpus // others)
 
     @property
     def tier_block_sizes(self) -> BlockSizes:
@@ -195,3 +262,23 @@ class ScenarioKeys(Section):
         if isinstance(written, str):
             return PROFILES[self.engine.profile].retention_interval
         return written
+
+
+def derive_blocks(scenario: ScenarioKeys) -> BlockDerivation:
+    """The size of a scenario's pool, as set or derived line by line.
+
+    Raises:
+        KvsimError: nothing says how large it is, or no memory is left for it.
+    """
+    node = scenario.node
+    return derive_num_blocks(
+        scenario.model_spec,
+        scenario.gpu_spec,
+        scenario.num_ranks,
+        node.gpu_memory_utilization,
+        node.activation_reserve,
+        node.num_blocks,
+        pipeline_parallel=node.pipeline_parallel,
+        data_parallel=node.data_parallel,
+        kv_cache_bytes=scenario.engine.kv_cache_memory,
+    )

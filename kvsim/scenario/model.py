@@ -1,21 +1,27 @@
-"""A model written down in the scenario: its KV cache groups, and what memory and time need.
+"""A model written down in the scenario: its config, layers or groups, and what else is known.
 
-The fields are those of `kvsim.catalog.Model`; only the groups are needed with constant step times
-and a given number of blocks.
+The other fields are those of `kvsim.catalog.Model`; with constant step times and a given number of
+blocks none of them is needed. What is given beats what a config says.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Strict
 
 from kvsim import catalog
+from kvsim.planning.config import read_json
+from kvsim.planning.settings import Settings
 from kvsim.scenario.fields import Bytes, Count, Positive, Tokens
+from kvsim.scenario.layers import LayerConfig, layers_in_order
 from kvsim.scenario.validation import Section
 
 NUM_GROUPS_MAX = 16
 """Most KV cache groups a model can have; the core keeps a group's number in 4 bits."""
+MAX_MODEL_LEN = 1_048_576
+"""Longest sequence of a model given by groups or layers that does not say."""
 NumExperts = Annotated[int, Field(ge=0, le=2**20)]
 
 
@@ -77,15 +83,29 @@ class KVReadConfig(Section):
 
 
 class CustomModel(Section):
-    """A model given by its KV cache groups; the rest is for block numbers and the roofline."""
+    """A model by its config, its layers or its groups; the rest is for memory and the roofline."""
 
-    groups: Annotated[tuple[KVGroupConfig, ...], Strict(False)] = Field(
-        min_length=1,
-        max_length=NUM_GROUPS_MAX,
-        description="its KV cache groups, in order",
+    config: Annotated[str, Field(min_length=1)] | dict[str, Any] | None = Field(
+        default=None, description="path of its config.json, or the fields of one"
     )
-    max_model_len: Tokens = Field(
-        default=1_048_576, description="longest sequence it takes, tokens"
+    layers: Annotated[tuple[LayerConfig, ...], Field(min_length=1), Strict(False)] | None = Field(
+        default=None, description="its layers in the model's order, for an architecture not known"
+    )
+    repeat: Count = Field(default=1, description="how often the list of layers is repeated")
+    query_heads: Count | None = Field(
+        default=None, description="query heads of a layer, with layers:; null for the KV heads'"
+    )
+    groups: (
+        Annotated[
+            tuple[KVGroupConfig, ...],
+            Field(min_length=1, max_length=NUM_GROUPS_MAX),
+            Strict(False),
+        ]
+        | None
+    ) = Field(default=None, description="its KV cache groups, in order, as the engine has them")
+    max_model_len: Tokens | None = Field(
+        default=None,
+        description="longest sequence it takes, tokens; null for the config's, or 1,048,576",
     )
     kv_replicated: bool = Field(
         default=False,
@@ -101,18 +121,19 @@ class CustomModel(Section):
     weight_bytes: Annotated[Bytes, Field(ge=1)] | None = Field(
         default=None, description="weights as loaded, bytes of the whole model"
     )
-    expert_bytes: Bytes = Field(
-        default=0, description="the part of weight_bytes in routed experts; 0 for a dense model"
+    expert_bytes: Bytes | None = Field(
+        default=None, description="the part of weight_bytes in routed experts; 0 for a dense model"
     )
-    num_experts: NumExperts = Field(
-        default=0, description="routed experts of a layer; 0 for a dense model"
+    num_experts: NumExperts | None = Field(
+        default=None, description="routed experts of a layer; 0 for a dense model"
     )
-    experts_per_token: NumExperts = Field(
-        default=0, description="routed experts a token passes; 0 for a dense model"
+    experts_per_token: NumExperts | None = Field(
+        default=None, description="routed experts a token passes; 0 for a dense model"
     )
-    precision: Literal["fp8", "fp4", "bf16"] = Field(
-        default="bf16",
-        description="arithmetic of the matrix products, which picks the GPU's peak",
+    precision: Literal["fp8", "fp4", "bf16"] | None = Field(
+        default=None,
+        description="arithmetic of the matrix products, which picks the GPU's peak; null for the "
+        "config's, or bf16",
     )
     attention: Annotated[tuple[AttentionTermConfig, ...], Strict(False)] | None = Field(
         default=None, description="attention work by part; null leaves it out of the step time"
@@ -122,10 +143,53 @@ class CustomModel(Section):
         description="KV traffic by part; null for all that the groups hold of a sequence",
     )
 
-    def spec(self) -> catalog.Model:
-        """The same as an entry of the catalog, named ``custom``."""
-        values = {key: getattr(self, key) for key in type(self).model_fields}
-        values["groups"] = tuple(catalog.KVGroup(**dict(group)) for group in self.groups)
+    def spec(self, settings: Settings, directory: Path) -> catalog.Model:
+        """The same as an entry of the catalog, named ``custom``.
+
+        Args:
+            settings: what a config's or layers' groups are planned for.
+            directory: what a config's path is relative to.
+
+        Raises:
+            KvsimError: the config cannot be read or is not understood, or the engine would refuse
+                the settings.
+        """
+        given = self._given()
+        if self.config is not None:
+            written = self.config
+            data = read_json(directory / written) if isinstance(written, str) else written
+            where = written if isinstance(written, str) else "config as given"
+            return catalog.model_from_config("custom", data, settings, given, where)
+        longest = given.pop("max_model_len", MAX_MODEL_LEN)
+        if self.layers is not None:
+            heads = [part.kv_heads or 1 for part in self.layers]
+            return catalog.model_from_layers(
+                "custom",
+                layers_in_order(self.layers, self.repeat),
+                settings,
+                tuple(given.items()),
+                self.query_heads or max(heads),
+                longest,
+            )
+        groups = tuple(catalog.KVGroup(**dict(group)) for group in self.groups or ())
+        return catalog.Model(
+            "custom",
+            groups=groups,
+            max_model_len=longest,
+            kv_replicated=self.kv_replicated,
+            num_kv_heads=self.num_kv_heads,
+            **given,
+        )
+
+    def _given(self) -> dict[str, Any]:
+        """Fields of `kvsim.catalog.Model` that are written down and are not about the cache."""
+        others = ("config", "layers", "repeat", "query_heads", "groups")
+        of_groups = ("kv_replicated", "num_kv_heads")
+        values = {
+            key: getattr(self, key)
+            for key in type(self).model_fields
+            if key not in (*others, *of_groups) and getattr(self, key) is not None
+        }
         if self.attention is not None:
             values["attention"] = tuple(
                 catalog.AttentionTerm(f"attention {number}", **dict(term))
@@ -136,4 +200,4 @@ class CustomModel(Section):
                 catalog.KVRead(f"kv_reads {number}", **dict(term))
                 for number, term in enumerate(self.kv_reads)
             )
-        return catalog.Model("custom", **values)
+        return values

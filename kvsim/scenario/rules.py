@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvsim import catalog
-from kvsim.errors import KvsimError, show
+from kvsim.capacity.requests import blocks_of_request, longest_in_pool
+from kvsim.errors import KvsimError, Problems, show
 from kvsim.policies.chunks import chunk_bytes, interval_problem, num_chunks_in
 from kvsim.policies.profiles import PROFILES, retention_problem
 from kvsim.scenario.fields import TOKENS_MAX
 from kvsim.scenario.files import PATH_KEYS, named_files
-from kvsim.scenario.keys import ScenarioKeys
-from kvsim.scenario.model import CustomModel
+from kvsim.scenario.keys import ScenarioKeys, derive_blocks
+from kvsim.scenario.model import NUM_GROUPS_MAX, CustomModel
 from kvsim.scenario.offload import CpuOffload
 from kvsim.scenario.synthetic import SyntheticWorkload
 from kvsim.scenario.validation import Problem
@@ -20,13 +21,44 @@ from kvsim.scenario.validation import Problem
 def broken(scenario: ScenarioKeys) -> Iterator[Problem]:
     """Every rule between keys that a scenario breaks, whose fields are right each for itself."""
     if isinstance(scenario.model, CustomModel):
-        yield from _groups(scenario.model)
-        yield from _experts(scenario.model)
+        wrong = list(_custom(scenario.model))
+        yield from wrong
+        if any(problem.place != "model.experts_per_token" for problem in wrong):
+            return
+    divided = list(_sizes(scenario))
+    sound = not divided
+    try:
+        _ = scenario.model_spec.groups, scenario.scheduler_block_tokens
+    except Problems as error:
+        for problem in error.problems:
+            place, _, text = problem.partition(": ")
+            yield Problem("model.config", f"{place}: {text}", ("model",))
+        yield from divided
+        return
+    except KvsimError as error:
+        found = _planning_problem(str(error))
+        if sound or not found.place.startswith("node."):
+            divided.append(found)
+        sound = False
+    if not sound:  # look for further problems with what one GPU would make of the rest
+        scenario = scenario.on_one_gpu()
+        try:
+            _ = scenario.model_spec.groups, scenario.scheduler_block_tokens
+        except KvsimError:
+            yield from divided
+            return
+    if not scenario.model_spec.groups:
+        yield Problem("model.layers", "hold no KV. Give at least one layer that does.", ("model",))
+        return
     yield from _retention(scenario)
     yield from _lengths(scenario)
+    yield from divided
     yield from _node(scenario)
     yield from _engine(scenario)
-    yield from _needs(scenario)
+    needs = list(_needs(scenario))
+    yield from needs
+    if sound and not needs:
+        yield from _fit(scenario)
     yield from _offload(scenario)
     if isinstance(scenario.workload, SyntheticWorkload):
         yield from _synthetic(scenario.workload)
@@ -41,22 +73,77 @@ def broken(scenario: ScenarioKeys) -> Iterator[Problem]:
         )
 
 
+def not_simulated(scenario: ScenarioKeys) -> Iterator[Problem]:
+    """What can be planned and measured for size, but not run."""
+    remedy = "`kvsim capacity` takes it."
+    for kind, words in (("mamba", "state-space groups"), ("chunked_local", "chunked local groups")):
+        if any(group.kind == kind for group in scenario.model_spec.groups):
+            text = f"has {words}, which are planned but not simulated yet. {remedy}"
+            yield Problem("model", text)
+    if len(scenario.model_spec.groups) > NUM_GROUPS_MAX:
+        text = f"has {len(scenario.model_spec.groups)} groups, and at most {NUM_GROUPS_MAX} are"
+        yield Problem("model", f"{text} simulated. {remedy}")
+    if scenario.node.pipeline_parallel > 1:
+        text = f"{scenario.node.pipeline_parallel} stages are not simulated yet. {remedy}"
+        yield Problem("node.pipeline_parallel", text)
+    if scenario.node.data_parallel > 1:
+        text = (
+            f"{scenario.node.data_parallel} replicas are not simulated: use one, on its GPUs and "
+            f"with its share of the requests. {remedy}"
+        )
+        yield Problem("node.data_parallel", text)
+
+
 def missing_files(scenario: ScenarioKeys) -> list[Problem]:
     """Files a scenario names that are not there."""
     problems = []
     for place, file in named_files(scenario).items():
         if not file.is_file():
             what = "is not a file" if file.exists() else "does not exist"
-            written = getattr(scenario.workload, place.rpartition(".")[2])
+            section, _, key = place.partition(".")
+            written = getattr(getattr(scenario, section), key)
             others = "".join(f", or {name}" for name in PATH_KEYS[place])
             remedy = f"Give a path relative to the scenario file{others}."
             text = f"{show(written)}: {file} {what}. {remedy}"
-            problems.append(Problem(place, text, ("workload.kind",)))
+            problems.append(Problem(place, text, (f"{section}.kind",)))
     return problems
 
 
+_PLACES = ("node.", "engine.", "cache.", "model.")
+
+
+def _planning_problem(text: str) -> Problem:
+    """What the planning of groups refuses, at the key it names."""
+    place, colon, rest = text.partition(": ")
+    if colon and place.startswith(_PLACES):
+        return Problem(place, rest, ("model", "node", "engine"))
+    return Problem("model", text, ("model.config", "node", "engine"))
+
+
+def _custom(model: CustomModel) -> Iterator[Problem]:
+    """What a model written down has to say, and says only once."""
+    given = [key for key in ("config", "layers", "groups") if getattr(model, key) is not None]
+    if len(given) != 1:
+        text = f"{' and '.join(given)} are given. Keep" if given else "is not described. Give"
+        yield Problem(
+            "model",
+            f"{text} one of config: (a config.json), layers: and groups:.",
+            tuple(f"model.{key}" for key in given or ("config", "layers", "groups")),
+        )
+    for number, layer in enumerate(model.layers or ()):
+        for key, text in layer.problems():
+            yield Problem(f"model.layers.{number}.{key}", text, (f"model.layers.{number}.kind",))
+    if model.config is not None:
+        for key in ("kv_replicated", "num_kv_heads", "query_heads"):
+            if getattr(model, key):
+                text = f"{show(getattr(model, key))}: the config says it. Leave it out."
+                yield Problem(f"model.{key}", text, ("model.config",))
+    yield from _groups(model)
+    yield from _experts(model)
+
+
 def _groups(model: CustomModel) -> Iterator[Problem]:
-    for number, group in enumerate(model.groups):
+    for number, group in enumerate(model.groups or ()):
         place = f"model.groups.{number}.sliding_window"
         about = (f"model.groups.{number}.kind",)
         if group.kind == "sliding_window" and group.sliding_window is None:
@@ -68,16 +155,17 @@ def _groups(model: CustomModel) -> Iterator[Problem]:
 
 def _experts(model: CustomModel) -> Iterator[Problem]:
     given = (model.expert_bytes, model.num_experts, model.experts_per_token)
-    if any(given) and not all(given):
+    if any(given) and not all(given) and model.config is None:
         yield Problem(
             "model",
             "gives some of expert_bytes, num_experts and experts_per_token. Give all or none.",
             ("model.expert_bytes", "model.num_experts", "model.experts_per_token"),
         )
-    if model.experts_per_token > model.num_experts > 0:
-        text = f"{model.experts_per_token} is above num_experts ({model.num_experts})."
+    per_token, num = model.experts_per_token or 0, model.num_experts or 0
+    if per_token > num > 0:
+        text = f"{per_token} is above num_experts ({num})."
         yield Problem("model.experts_per_token", f"{text} Correct one.", ("model.num_experts",))
-    if model.weight_bytes is not None and model.expert_bytes > model.weight_bytes:
+    if model.weight_bytes is not None and (model.expert_bytes or 0) > model.weight_bytes:
         text = f"{model.expert_bytes} is above weight_bytes ({model.weight_bytes})."
         yield Problem("model.expert_bytes", f"{text} Correct one.", ("model.weight_bytes",))
 
@@ -105,9 +193,37 @@ def _retention(scenario: ScenarioKeys) -> Iterator[Problem]:
 def _lengths(scenario: ScenarioKeys) -> Iterator[Problem]:
     longest = scenario.model_spec.max_model_len
     written = scenario.engine.max_model_len
-    if longest is not None and written is not None and written > longest:
+    if longest is not None and isinstance(written, int) and written > longest:
         text = f"{written} is above the longest sequence of the model ({longest})."
         yield Problem("engine.max_model_len", f"{text} Use {longest} or less.", ("model",))
+
+
+def _fit(scenario: ScenarioKeys) -> Iterator[Problem]:
+    """The pool that memory leaves holds one request of the longest length, as the engine asks."""
+    try:
+        blocks = derive_blocks(scenario).num_blocks
+    except (KvsimError, ValueError):
+        return  # said where the pool is derived
+    model, in_flight = scenario.model_spec, scenario.max_in_flight_tokens
+    asked = scenario.engine.max_model_len
+    wanted = asked if isinstance(asked, int) else model.max_model_len or TOKENS_MAX
+    longest = longest_in_pool(model, blocks, wanted, in_flight)
+    place, about = "engine.max_model_len", ("node", "model", "engine")
+    if asked == "auto":
+        if not longest:
+            text = f"auto: no request fits a pool of {blocks:,} blocks. Use more memory."
+            yield Problem(place, text, about)
+        return
+    if longest >= wanted or scenario.node.num_blocks is not None:
+        return  # a pool that is given is one to try things with, however small
+    needed = sum(blocks_of_request(model, wanted, in_flight)) + 1
+    remedy = f"Use {longest} or less, auto, or more memory." if longest else "Use more memory."
+    said = f"{wanted}" if isinstance(asked, int) else f"null, the model's {wanted},"
+    text = (
+        f"{said} needs {needed:,} blocks for one request, and memory holds {blocks:,}: the engine "
+        f"would not start. {remedy}"
+    )
+    yield Problem(place, text, about)
 
 
 def _engine(scenario: ScenarioKeys) -> Iterator[Problem]:
@@ -144,22 +260,34 @@ def _engine(scenario: ScenarioKeys) -> Iterator[Problem]:
 
 
 def _node(scenario: ScenarioKeys) -> Iterator[Problem]:
-    node, place = scenario.node, "node.tensor_parallel"
-    if scenario.num_ranks < node.gpus:
-        text = (
-            f"{node.tensor_parallel} leaves {node.gpus - scenario.num_ranks} of the {node.gpus} "
-            "GPUs (node.gpus) idle: one replica is simulated, under all of the traffic. Use "
-            f"{node.gpus}, or node.gpus: {node.tensor_parallel} and one replica's share of the "
-            "requests."
-        )
-        yield Problem(place, text, ("node.gpus",))
-    elif scenario.num_ranks > node.gpus:
-        text = f"{node.tensor_parallel} is above node.gpus ({node.gpus}). Use {node.gpus}."
-        yield Problem(place, text, ("node.gpus",))
+    place = "node.tensor_parallel"
     try:
         scenario.model_spec.kv_share(scenario.num_ranks)
     except KvsimError as error:
         yield Problem(place, str(error).removeprefix(f"{place}: "), ("node.gpus", "model"))
+
+
+def _sizes(scenario: ScenarioKeys) -> Iterator[Problem]:
+    """GPUs that nobody uses, or that are not there."""
+    node, place = scenario.node, "node.tensor_parallel"
+    others = node.pipeline_parallel * node.data_parallel
+    used = scenario.num_ranks * others
+    about = ("node.gpus", "node.pipeline_parallel", "node.data_parallel")
+    sizes = f"{scenario.num_ranks}" + (f" x {others}" if others > 1 else "")
+    if others > 1 and node.tensor_parallel is None and node.gpus % others:
+        text = f"is not given, and {others} replicas and stages do not divide {node.gpus} GPUs."
+        yield Problem(place, f"{text} Use other sizes.", about)
+    elif used < node.gpus:
+        text = (
+            f"{sizes} leaves {node.gpus - used} of the {node.gpus} "
+            "GPUs (node.gpus) idle: one replica is simulated, under all of the traffic. Use "
+            f"{node.gpus // others}, or node.gpus: {used} and one replica's share of the "
+            "requests."
+        )
+        yield Problem(place, text, about)
+    elif used > node.gpus:
+        text = f"{sizes} is above node.gpus ({node.gpus}). Use {max(1, node.gpus // others)}."
+        yield Problem(place, text, about)
 
 
 def _needs(scenario: ScenarioKeys) -> Iterator[Problem]:
@@ -172,9 +300,13 @@ def _needs(scenario: ScenarioKeys) -> Iterator[Problem]:
         if node.gpu is None:
             remedy = f"Name one of {', '.join(catalog.gpu_names())}"
             yield _missing("node.gpu", remedy, derives, roofline)
-        elif roofline and catalog.gpu(node.gpu).flops_per_s(model.precision) is None:
-            text = f"{node.gpu} has no peak for the model's {model.precision} arithmetic."
-            yield Problem("node.gpu", f"{text} Use another GPU.", ("model", "step_time"))
+        elif roofline and (gpu := scenario.gpu_spec) is not None:
+            if gpu.flops_per_s(model.precision) is None:
+                text = f"{gpu.name} has no peak for the model's {model.precision} arithmetic."
+                yield Problem("node.gpu", f"{text} Use another GPU.", ("model", "step_time"))
+            if not gpu.hbm_bytes_per_s:
+                text = "is missing, for step_time.kind roofline. Give it, or use kind constant."
+                yield Problem("node.gpu.bandwidth", text, ("step_time",))
         if model.weight_bytes is None:
             yield _missing("model.weight_bytes", "Give it", derives, roofline)
     if roofline and model.active_parameters is None:

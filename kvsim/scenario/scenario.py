@@ -67,7 +67,8 @@ class Scenario(ScenarioKeys):
     def __repr__(self) -> str:
         """One line: the model, the node, the cache policy and the workload."""
         model = self.model if isinstance(self.model, str) else "custom model"
-        machine = f" on {self.node.gpus} x {self.node.gpu}" if self.node.gpu else ""
+        gpu = self.gpu_spec
+        machine = "" if gpu is None else f" on {self.node.gpus} x {gpu.name}"
         interval = "dense" if self.retention_interval is None else self.retention_interval
         policy = f"{self.free_queue}, retention interval {interval}"
         variants = f", variants {', '.join(self.variants)}" if self.variants else ""
@@ -121,8 +122,6 @@ def _examine(
 def _variant_problems(
     base: Mapping[str, Any], overrides: Mapping[str, Any], context: Mapping[str, Any]
 ) -> list[Problem]:
-    if not overrides:
-        return [Problem("", "overrides nothing. Give keys, as in {cache.retention_interval: 0}.")]
     fixed = [key for key in ("name", "variants", "sweep") if key in overrides]
     if fixed:
         return [Problem(key, "cannot be changed by a variant. Leave it out.") for key in fixed]

@@ -28,6 +28,7 @@ def scenario_schema() -> dict[str, Any]:
 
 def _name_choices(field: dict[str, Any], names: tuple[str, ...] | list[str]) -> None:
     """Give the text alternative of a field the names of the catalog as its choices."""
-    for alternative in field.get("anyOf", field.get("oneOf", [field])):
-        if alternative.get("type") == "string":
-            alternative["enum"] = list(names)
+    if field.get("type") == "string":
+        field["enum"] = list(names)
+    for alternative in (*field.get("anyOf", ()), *field.get("oneOf", ())):
+        _name_choices(alternative, names)

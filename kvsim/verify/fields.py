@@ -258,6 +258,28 @@ _MASKS: dict[str, Fields] = {
     },
 }
 
+_MAPPING = Kind(lambda value: isinstance(value, dict), "a mapping")
+_GROUPS: dict[str, Fields] = {
+    "model": {
+        "model": asked(NAME),
+        "source": asked(TEXT),
+        "config": asked(_MAPPING),
+        "note": asked(TEXT, required=False),
+    },
+    "case": {
+        "model": asked(NAME),
+        "settings": asked(_MAPPING),
+        "available_bytes": asked(list_of(COUNT)),
+        "answer": answered(_MAPPING),
+    },
+    "layers": {
+        "layers": asked(list_of(_MAPPING)),
+        "settings": asked(_MAPPING),
+        "available_bytes": asked(list_of(COUNT)),
+        "answer": answered(_MAPPING),
+    },
+}
+
 _ASYNC: dict[str, Fields] = {
     "request": {**_STEPS["request"], "priority": asked(NUMBER, required=False)},
     "step": {
@@ -302,10 +324,14 @@ OPS: dict[str, dict[str, Fields]] = {
     "kvsim-steps/1": _STEPS,
     "kvsim-masks/1": _MASKS,
     "kvsim-offload/1": _OFFLOAD,
+    "kvsim-groups/1": _GROUPS,
     "kvsim-async/1": _ASYNC,
     "kvsim-mooncake/1": _MOONCAKE,
 }
 """By format and op, the fields of a line besides `op`."""
+
+HEADERS = {"kvsim-groups/1": ("device", "layers")}
+"""By format, fields of the first line besides ``format``, ``engine`` and ``config``."""
 
 GROUP: Fields = {
     "kind": asked(one_of(("full", "sliding_window"))),

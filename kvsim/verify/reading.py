@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from kvsim.errors import KvsimError, show, unknown_name
-from kvsim.verify.fields import CONFIGS, GROUP, OPS, field_problem
+from kvsim.verify.fields import CONFIGS, GROUP, HEADERS, OPS, field_problem
 
 FORMATS = tuple(OPS)
 """The formats that can be read; whether one can be followed is another matter."""
@@ -76,6 +76,7 @@ class Transcript:
         profile: the engine profile that answered.
         config: the first line's configuration; empty where the format has none.
         lines: the operations in order.
+        header: the whole first line.
     """
 
     file: str
@@ -83,6 +84,7 @@ class Transcript:
     profile: str
     config: dict[str, Any]
     lines: list[Line]
+    header: dict[str, Any] = field(default_factory=dict)
 
     def refuse(self, line: int | None, problem: str) -> NoReturn:
         """Give up on this transcript.
@@ -113,7 +115,7 @@ def read_transcript(path: str | Path) -> Transcript:
         raise TranscriptError(file, 1, "nothing follows the first line: the file is cut")
     if form in _ENDS_WITH_TOTALS:
         _check_end(file, lines)
-    return Transcript(file, form, _profile(file, header), header.get("config", {}), lines)
+    return Transcript(file, form, _profile(file, header), header.get("config", {}), lines, header)
 
 
 def _text(file: str) -> str:
@@ -159,13 +161,16 @@ def _unpack(packed: bytes) -> tuple[bytes, str | None]:
 
 
 def _records(file: str, text: str) -> list[dict[str, Any]]:
-    records = []
+    records: list[dict[str, Any]] = []
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
     for number, line in enumerate(lines, start=1):
+        # Published configs, as these lines hold them, know infinities.
+        takes_any = bool(records) and records[0].get("format") == "kvsim-groups/1"
+        constant = float if takes_any else _no_constant
         try:
-            record = json.loads(line, object_pairs_hook=_once, parse_constant=_no_constant)
+            record = json.loads(line, object_pairs_hook=_once, parse_constant=constant)
         except json.JSONDecodeError as error:
             problem = f"is not JSON: {error.msg} at character {error.pos + 1}"
             raise TranscriptError(file, number, problem) from None
@@ -197,7 +202,7 @@ def _format(file: str, header: dict[str, Any]) -> str:
     if form not in OPS:
         raise TranscriptError(file, 1, unknown_name("format", form, FORMATS))
     for name in header:
-        if name not in ("format", "engine", "config"):
+        if name not in ("format", "engine", "config", *HEADERS.get(form, ())):
             raise TranscriptError(file, 1, f"unknown field {show(name)}")
     if form not in CONFIGS:
         return form

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from kvsim import catalog
@@ -21,6 +19,7 @@ from kvsim.capacity.memory import (
 )
 from kvsim.catalog import Gpu, KVGroup, Model
 from kvsim.errors import KvsimError, Problems
+from kvsim.planning.settings import Settings
 
 PRO = catalog.model("deepseek-v4-pro")
 B300 = catalog.gpu("b300")
@@ -87,9 +86,10 @@ def test_a_model_without_bytes_names_every_missing_key() -> None:
 
 def test_replicated_kv_is_not_divided_and_heads_are() -> None:
     assert bytes_per_block_of_rank(PRO, 8) == bytes_per_block_of_rank(PRO, 1) == 1_435_968
-    llama = catalog.model("llama-3.1-70b")
+    llama = catalog.model("llama-3.1-70b", Settings(tensor_parallel=8))
     assert bytes_per_block_of_rank(llama, 8) == 5_242_880 // 8
-    assert bytes_per_block_of_rank(dataclasses.replace(llama, num_kv_heads=None), 2) == 2_621_440
+    given = Model("given", llama.groups)
+    assert bytes_per_block_of_rank(given, 2) == 2_621_440
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_published_gb200_block_counts(kv_gib: float, bytes_per_block: int, num_b
 
 
 def test_blocks_of_a_request_of_a_million_tokens() -> None:
-    assert num_blocks_of_request(PRO_GROUPS, 1_048_576, 8192) == (4096, 131, 131, 2051, 1041)
+    assert num_blocks_of_request(PRO_GROUPS, 1_048_576, 8192) == (131, 131, 4096, 1041, 2051)
     # a window never holds more than the sequence and one block
-    assert num_blocks_of_request(PRO_GROUPS, 256, 8192) == (1, 5, 5, 65, 33)
+    assert num_blocks_of_request(PRO_GROUPS, 256, 8192) == (5, 5, 1, 33, 65)
 
 
 def test_reported_concurrency_is_blocks_over_the_sum() -> None:
@@ -134,7 +134,9 @@ def test_published_concurrency_of_14_5_is_near() -> None:
     The layout of that time is not published in full. The bytes of 0.33 with its full page of
     1,482,048 give 15.3 by the earlier formula and 13.9 by that of 0.33: around it, not equal.
     """
-    sizes = [1_482_048] + [group.bytes_per_block or 0 for group in PRO.groups[1:]]
+    sizes = [
+        1_482_048 if group.name == "full" else group.bytes_per_block or 0 for group in PRO.groups
+    ]
     before = reported_concurrency_before_0_33(103_254, PRO_GROUPS, sizes, 1_048_576, 8192)
     later = reported_concurrency(103_254, PRO_GROUPS, 1_048_576, 8192)
     assert later == pytest.approx(13.86, abs=0.01)

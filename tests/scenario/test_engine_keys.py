@@ -9,7 +9,7 @@ import pytest
 from kvsim.errors import Problems
 from kvsim.scenario import Scenario
 from kvsim.scenario.description import describe
-from kvsim.scenario.pool import derive_blocks
+from kvsim.scenario.keys import derive_blocks
 
 WORKLOAD = {"kind": "script", "requests": [{"prompt": [["a", 100]]}]}
 

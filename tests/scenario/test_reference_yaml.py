@@ -26,7 +26,7 @@ def written_mappings() -> list[tuple[str, dict[str, tuple[Any, str]]]]:
     documents = [lines]
     # An alternative is a block of comment that starts with a section's name.
     for number, line in enumerate(lines):
-        if re.fullmatch(r"# (model|offload|step_time|workload|sweep|objective):.*", line):
+        if re.fullmatch(r"# (model|node|offload|step_time|workload|sweep|objective):.*", line):
             block = []
             for inner in lines[number:]:
                 if not inner.startswith("# "):
@@ -141,5 +141,5 @@ def test_the_catalog_is_named() -> None:
     from kvsim import catalog
 
     text = REFERENCE.read_text()
-    for name in (*catalog.gpu_names(), *catalog.link_names()):
+    for name in catalog.link_names():
         assert name in text

@@ -122,7 +122,7 @@ def test_a_scenario_is_frozen_and_travels() -> None:
             "cache.retention_interval: dotted keys are for variants and --set. "
             "Write cache: {retention_interval: ...}.",
         ),
-        (small(model=7), "model: 7 is no model. Name one of deepseek-v4-pro, "),
+        (small(model=7), "model: 7 is no model. Name one of deepseek-"),
         (
             small(model="deepseek-v4-por", node={"gpu": "b300", "num_blocks": 9}),
             "model: unknown model 'deepseek-v4-por'. Did you mean 'deepseek-v4-pro'?",
@@ -251,7 +251,7 @@ def test_one_problem(data: dict[str, Any], text: str) -> None:
 @pytest.mark.parametrize(
     ("model", "text"),
     [
-        ({}, "model.groups: is missing. Give: its KV cache groups, in order."),
+        ({}, "model: is not described. Give one of config: (a config.json), layers: and groups:."),
         ({"groups": []}, "model.groups: has 0 entries. Give at least 1."),
         (
             {"groups": FULL_ONLY["groups"] * 17},
@@ -466,7 +466,6 @@ def test_all_problems_come_at_once() -> None:
         "node.tensor_parallel: 3 leaves 5 of the 8 GPUs (node.gpus) idle: one replica is "
         "simulated, under all of the traffic. Use 8, or node.gpus: 3 and one replica's share of "
         "the requests.",
-        "variants.a: overrides nothing. Give keys, as in {cache.retention_interval: 0}.",
         "variants.b.cache.retention_intervall: unknown key. Did you mean 'retention_interval'?",
     ]
 

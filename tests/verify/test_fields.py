@@ -59,4 +59,4 @@ def test_answers_of_a_line(form: str, op: str, count: int) -> None:
 
 
 def test_every_format_but_the_masks_has_a_configuration() -> None:
-    assert set(OPS) - set(CONFIGS) == {"kvsim-masks/1"}
+    assert set(OPS) - set(CONFIGS) == {"kvsim-masks/1", "kvsim-groups/1"}

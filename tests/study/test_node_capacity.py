@@ -1,0 +1,61 @@
+"""What a node holds, in whole: rows that agree with each other and with published figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvsim.errors import KvsimError
+from kvsim.scenario import Scenario
+from kvsim.study.node_capacity import node_capacity
+
+
+def scenario(model: str, **node: Any) -> Scenario:
+    workload = {"kind": "script", "requests": [{"prompt": [["A", 100]]}]}
+    return Scenario.from_data({"name": "s", "model": model, "node": node, "workload": workload})
+
+
+def test_splits_and_what_is_needed_agree_with_the_rows() -> None:
+    found = node_capacity(
+        scenario("qwen3-32b", gpu="h200", gpus=4), lengths=[8192, 40_960], num_sessions=50
+    )
+    row = found.lengths[-1]
+    assert row.at_once == pytest.approx(found.concurrency["vllm-0.33"])
+    assert found.kv_cache_tokens == int(row.at_once * 40_960)
+    (whole, *others) = found.splits
+    assert (whole.tensor_parallel, whole.data_parallel) == (4, 1)
+    assert whole.num_blocks == found.num_blocks
+    assert whole.sessions == row.intervals[-1].sessions
+    assert {(split.tensor_parallel, split.data_parallel) for split in others} == {(2, 2), (1, 4)}
+    needed = found.needed
+    assert needed is not None
+    assert needed.gpus is not None
+    enough = node_capacity(
+        scenario("qwen3-32b", gpu="h200", gpus=needed.gpus), lengths=[40_960], splits=False
+    )
+    assert enough.num_blocks >= needed.num_blocks
+    assert enough.lengths[0].intervals[-1].sessions >= 50
+
+
+def test_p5_flash_on_eight_b200() -> None:
+    """Published: 20.43x at 1,048,576 tokens (vLLM #51454, v0.25). The reserve is an assumption."""
+    found = node_capacity(
+        scenario("deepseek-v4-flash", gpu="b200", gpus=8, gpu_memory_utilization=0.95),
+        splits=False,
+    )
+    assert found.concurrency["vllm-0.33"] == pytest.approx(20.43, rel=0.05)
+
+
+def test_p1_pro_on_eight_b300() -> None:
+    """Published: about 14.5x (vLLM #43447, June 2026, the pages of that time)."""
+    found = node_capacity(scenario("deepseek-v4-pro", gpu="b300", gpus=8), splits=False)
+    assert found.concurrency["vllm-0.33"] == pytest.approx(14.5, rel=0.02)
+
+
+def test_lengths_and_intervals_that_cannot_be() -> None:
+    made = scenario("deepseek-v4-flash", gpu="b200", gpus=8)
+    with pytest.raises(KvsimError, match="length: 2000000 is not between 1 and max_model_len"):
+        node_capacity(made, lengths=[2_000_000])
+    with pytest.raises(KvsimError, match="interval: 100 is not a multiple of the scheduler block"):
+        node_capacity(made, intervals=[100])
