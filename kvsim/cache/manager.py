@@ -180,7 +180,7 @@ class KVCache:
         eagle = frozenset(i for i, group in enumerate(groups) if group.eagle)
         if config.use_eagle and not eagle:
             eagle = frozenset(range(len(groups)))
-        elif not config.use_eagle and profile.follows_eagle:
+        elif not config.use_eagle and profile.has_key_lookahead:
             eagle = frozenset()
         # Groups of one spec are looked up together, so they share the look-ahead block.
         eagle = frozenset(
@@ -190,6 +190,7 @@ class KVCache:
             groups,
             eagle_groups=eagle,
             masks_follow_eagle=profile.masks_follow_eagle,
+            keeps_before_junction=profile.keeps_before_junction,
             keeps_whole_units=profile.keeps_whole_units,
             prepend_uncached=policy.prepend_uncached,
             max_model_len=config.max_model_len,

@@ -20,6 +20,7 @@ from tests.slow_model.slow_scheduler import SlowScheduler
 PROFILES = {
     "vllm 0.22.1": "vllm-0.22",
     "vllm 0.23.0": "vllm-0.23",
+    "vllm 0.32.0": "vllm-0.32",
     "vllm 0.33.0": "vllm-0.33",
 }
 OPERATIONS = [

@@ -247,12 +247,13 @@ def test_without_variants_there_is_the_default(tmp_path: Path) -> None:
 
 
 def test_variants_with_their_own_profile_take_its_defaults(tmp_path: Path) -> None:
-    profiles = ("vllm-0.22", "vllm-0.23", "vllm-0.33")
+    profiles = ("vllm-0.22", "vllm-0.23", "vllm-0.32", "vllm-0.33")
     rows = "".join(f"  v{profile[-2:]}: {{engine.profile: {profile}}}\n" for profile in profiles)
     variants = expand_variants(load_scenario(write(tmp_path, f"{SMALL}variants:\n{rows}")))
     assert {name: (one.free_queue, one.retention_interval) for name, one in variants.items()} == {
         "v22": ("append", None),
         "v23": ("prepend-uncached-window", None),
+        "v32": ("prepend-uncached", 0),
         "v33": ("prepend-uncached", 0),
     }
 
