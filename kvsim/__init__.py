@@ -19,12 +19,12 @@ _WHERE = {
     "KvsimError": "kvsim.errors",
     "RunResult": "kvsim.results.store",
     "Scenario": "kvsim.scenario",
-    "SweepResult": "kvsim.study.sweeps",
+    "SweepResult": "kvsim.study.sweep_table",
     "compare": "kvsim.study.comparison",
     "find": "kvsim.api",
     "load_result": "kvsim.results.store",
     "load_scenario": "kvsim.scenario.reading",
-    "load_sweep": "kvsim.study.sweeps",
+    "load_sweep": "kvsim.study.sweep_table",
     "run": "kvsim.api",
     "sweep": "kvsim.api",
 }
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from kvsim.scenario.reading import load_scenario
     from kvsim.study.comparison import Comparison, compare
     from kvsim.study.search import FindResult
-    from kvsim.study.sweeps import SweepResult, load_sweep
+    from kvsim.study.sweep_table import SweepResult, load_sweep
 
 
 def __getattr__(name: str) -> object:

@@ -12,8 +12,10 @@ from kvsim.scenario.reading import expand_variants, load_scenario
 
 if TYPE_CHECKING:
     from kvsim.results.store import RunResult
-    from kvsim.study.search import FindResult, Trial
-    from kvsim.study.sweeps import Progress, SweepResult
+    from kvsim.study.search import FindResult
+    from kvsim.study.sweep_table import SweepResult
+    from kvsim.study.sweeps import Progress
+    from kvsim.study.trials import Trial
 
 
 def run(scenario: Scenario | Path | str, variant: str | None = None) -> RunResult:
@@ -37,6 +39,7 @@ def sweep(
     grid: Mapping[str, Sequence[Any]] | None = None,
     *,
     seeds: int | Sequence[int] | None = None,
+    only: Sequence[str] = (),
     out: Path | str | None = None,
     jobs: int | None = None,
     backend: str = "loky",
@@ -48,6 +51,7 @@ def sweep(
         scenario: a scenario, or the file of one; its `sweep` section is part of what is run.
         grid: further axes, dotted keys and their values.
         seeds: how many seeds, or which; None as the scenario says.
+        only: names of the variants to run; none for all.
         out: directory of the runs and their table; None is `results/<scenario name>/sweep`.
         jobs: simulations at once; None is all cores.
         backend: ``loky`` (this machine), ``ray`` or ``dask``.
@@ -59,7 +63,7 @@ def sweep(
     from kvsim.study.sweeps import sweep as run_sweep
 
     chosen = seeds if seeds is None or isinstance(seeds, int) else list(seeds)
-    loaded = with_axes(_scenario(scenario), grid or {}, chosen)
+    loaded = with_axes(with_variants(_scenario(scenario), only), grid or {}, chosen)
     out_dir = sweep_destination(loaded) if out is None else Path(out)
     return run_sweep(loaded, out_dir, jobs=jobs, backend=backend, on_progress=on_progress)
 
@@ -97,7 +101,8 @@ def find(
     Raises:
         KvsimError: something is wrong with what is asked, or no run can be made.
     """
-    from kvsim.study.search import TOLERANCE, parse_number
+    from kvsim.study.objective import parse_number
+    from kvsim.study.search import TOLERANCE
     from kvsim.study.search import find as search
 
     if (largest is None) == (smallest is None):
@@ -124,6 +129,24 @@ def find(
         jobs=jobs,
         on_trial=on_trial,
     )
+
+
+def with_variants(scenario: Scenario, only: Sequence[str], where: str = "only") -> Scenario:
+    """The scenario with some of its variants alone; all of them where none is named.
+
+    Raises:
+        KvsimError: a name is none of a variant; all of them at once.
+    """
+    known = scenario.variants or {"default": {}}
+    if unknown := [name for name in only if name not in known]:
+        raise KvsimError(
+            "\n".join(f"{where}: {unknown_name('variant', name, known)}" for name in unknown)
+        )
+    if not only or not scenario.variants:
+        return scenario
+    data = scenario.written()
+    data["variants"] = {name: data["variants"][name] for name in known if name in only}
+    return Scenario.from_data(data, f"scenario {scenario.name}", scenario.directory)
 
 
 def with_axes(

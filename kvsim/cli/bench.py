@@ -79,7 +79,7 @@ def bench_times(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write a page of errors, fitted set-ups and others apart; slower.",
+            help="Put errors into this page, fitted set-ups and others apart; slower.",
         ),
     ] = None,
     as_json: Json = False,
@@ -96,19 +96,21 @@ def bench_times(
         predictions = bench.predict_all(points, jobs=jobs, on_progress=bar("points"))
     if validation is not None:
         from kvsim.study.fitting_times import held_out_errors, observe_all
-        from kvsim.study.validation import validation_page
+        from kvsim.study.refit import fitted_points
+        from kvsim.study.validation import put_in, validation_part
         from kvsim.times.constants import catalog_constants
 
         constants = catalog_constants()
-        seen = observe_all([p for p in points if p.left_out is None], constants, jobs=jobs)
-        page = validation_page(
+        seen = observe_all(fitted_points(points), constants, jobs=jobs)
+        part = validation_part(
             predictions,
             seen,
             held_out_errors(seen, constants),
             constants,
             f"kvsim bench times {measured.name} --validation {validation.as_posix()}",
         )
-        _write(validation, page)
+        page = validation.read_text(encoding="utf-8") if validation.exists() else ""
+        _write(validation, put_in(page, part))
     found = bench.as_json(predictions)
     if out is not None:
         from kvsim.plots.style import save

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvsim.cli.terminal import Json, make_console, print_json
+from kvsim.cli.tables import Column, fitted
+from kvsim.cli.terminal import Json, make_console, print_json, print_table
 from kvsim.metrics.figures import FOUND_RATE
-from kvsim.results.tables import (
-    NO_FIGURE,
-    difference_text,
-    difference_unit,
-    exists,
-    percent,
-    seconds,
-    short,
-)
+from kvsim.results.tables import NO_FIGURE, difference_text, exists, figure_text
+from kvsim.study.frames import axis_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,6 +36,7 @@ _MAIN = (
     "bytes_loaded",
     "goodput",
 )
+_SIDE_CHARACTERS = 14
 _OF_CLASSES = ("token_hit_rate", FOUND_RATE, "ttft_s.p50", "ttft_s.p99")
 _OF_TIER_GROUPS = ("bytes_stored", "bytes_loaded")
 
@@ -77,32 +73,44 @@ def compare(
 
 
 def _print_case(console: Console, comparison: Comparison, case: str, *, everything: bool) -> None:
-    from rich import box
-    from rich.table import Table
-
     title = f"{case} against {comparison.reference}"
     console.print(title, style="bold", highlight=False, markup=False)
     changes = comparison.scenario_changes
     for change in changes[changes["case"] == case].to_dict(orient="records"):
-        text = f"  {change['key']}: {change['reference']} -> {change['value']}"
+        before, after = (_setting(change["key"], change[side]) for side in ("reference", "value"))
+        text = f"  {change['key']}: {before} -> {after}"
         console.print(text, highlight=False, markup=False)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
-    for header in ("", "figure"):
-        table.add_column(header, no_wrap=True)
-    for header in (comparison.reference, case):
-        table.add_column(header, justify="right", overflow="fold", max_width=22)
-    table.add_column("difference (95%)", justify="right", no_wrap=True)
     rows = comparison.table[comparison.table["case"] == case]
     has_tiers = bool(rows["scope"].str.startswith("tier ").any())
-    scope = None
-    for row in rows.to_dict(orient="records"):
-        if not everything and not _is_main(row, has_tiers=has_tiers):
-            continue
-        cells = [_shown(row["figure"], row[side]) for side in ("reference", "value")]
-        label = "" if row["scope"] == scope else row["scope"]
-        scope = row["scope"]
-        table.add_row(label, row["figure"], *cells, difference_text(row))
-    console.print(table)
+    records = rows.to_dict(orient="records")
+    kept = [row for row in records if everything or _is_main(row, has_tiers=has_tiers)]
+    # A scope is a line of its own, so that the figures keep their width.
+    lines: list[tuple[str, ...]] = []
+    scope = "all"
+    scopes = list(dict.fromkeys(["all", *(row["scope"] for row in kept)]))
+    for row in sorted(kept, key=lambda row: scopes.index(row["scope"])):
+        figure = row["figure"]
+        if row["scope"] != scope:
+            scope = row["scope"]
+            lines.append((scope, "", "", ""))
+        name = figure if scope == "all" else f"  {figure}"
+        sides = (_shown(figure, row[side]) for side in ("reference", "value"))
+        lines.append((name, *sides, difference_text(row)))
+    one, other = comparison.reference, case
+    if max(len(one), len(other)) > _SIDE_CHARACTERS:
+        one, other = "reference", "this"
+    columns = [
+        Column(header, [line[place] for line in lines], is_name=place == 0)
+        for place, header in enumerate(("figure", one, other, "difference (95%)"))
+    ]
+    print_table(console, fitted(columns, None))
+
+
+def _setting(key: str, text: str) -> str:
+    """A value of a scenario from its JSON: sizes in their unit, all else as it is."""
+    value = json.loads(text)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return axis_text(key, value) if is_number else text
 
 
 def _is_main(row: dict[Any, Any], *, has_tiers: bool) -> bool:
@@ -119,9 +127,4 @@ def _is_main(row: dict[Any, Any], *, has_tiers: bool) -> bool:
 
 
 def _shown(figure: str, value: Any) -> str:
-    if not exists(value):
-        return NO_FIGURE
-    factor, unit = difference_unit(figure)
-    if unit == " points":
-        return percent(value)
-    return seconds(value) if factor == 1000.0 else short(value)
+    return figure_text(figure, value) if exists(value) else NO_FIGURE

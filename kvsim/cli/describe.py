@@ -78,7 +78,7 @@ def _topics() -> dict[str, _Topic]:
     from kvsim.metrics.tiers import TIER_KEYS
     from kvsim.scenario.glossary import scenario_keys
     from kvsim.study.reuse import REUSE_COLUMNS
-    from kvsim.study.sweeps import RUN_COLUMNS
+    from kvsim.study.sweep_table import RUN_COLUMNS
 
     keys: dict[str, str] = {}
     for key in scenario_keys():

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvsim.cli.terminal import Json, Only, ScenarioFile, Settings, make_console, print_json
+from kvsim.cli.tables import Wide
+from kvsim.cli.terminal import (
+    Json,
+    Only,
+    ScenarioFile,
+    Settings,
+    make_console,
+    print_json,
+    print_table,
+)
 from kvsim.errors import KvsimError, Problems
 
 if TYPE_CHECKING:
@@ -16,8 +25,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from kvsim.cli.tables import Column
     from kvsim.scenario import Scenario
-    from kvsim.study.search import FindResult, Trial
+    from kvsim.study.search import FindResult
+    from kvsim.study.trials import Trial
 
 
 def find(
@@ -35,8 +46,8 @@ def find(
         typer.Option(
             metavar="QUANTITY",
             help="Find the largest request_rate, concurrency (sessions at once) or number at a "
-            "dotted key. KEY=TEXT with {} puts the number into a text: "
-            "workload.sessions.starts=poisson(per_s={}).",
+            "dotted key. KEY=TEXT with {} puts the number into a text, as in "
+            "step_time.step_s={}ms.",
         ),
     ] = None,
     smallest: Annotated[
@@ -67,6 +78,7 @@ def find(
     jobs: Annotated[
         int | None, typer.Option(metavar="N", help="Simulations at once. Default: all cores.")
     ] = None,
+    wide: Wide = False,
     as_json: Json = False,
 ) -> None:
     """Find the largest load that meets an objective, or the smallest cache, variant by variant.
@@ -98,7 +110,7 @@ def find(
             on_trial=_told(name),
         )
         if not as_json:
-            _print(console, name, found[name])
+            _print(console, name, found[name], wide=wide)
     if as_json:
         print_json({"variants": {name: result.as_json() for name, result in found.items()}})
     if any(result.value is None for result in found.values()):
@@ -140,35 +152,59 @@ def _told(name: str) -> Callable[[Trial], None]:
     return tell
 
 
-def _print(console: Console, name: str, result: FindResult) -> None:
-    from rich import box
-    from rich.table import Table
+def _print(console: Console, name: str, result: FindResult, *, wide: bool) -> None:
+    from kvsim.cli.tables import fitted
 
-    from kvsim.study.quantities import value_text
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
-    table.add_column(result.quantity, justify="right", no_wrap=True)
-    figures = list(result.tried[0].figures)
-    for figure in figures:
-        table.add_column(figure, justify="right", no_wrap=True)
-    with_seeds = max(trial.num_seeds for trial in result.tried) > 1
-    if with_seeds:
-        table.add_column("seeds\nmet", justify="right")
-    table.add_column("objective")
-    for trial in result.tried:
-        cells = [value_text(trial.value)]
-        for figure in figures:
-            value, width = trial.figures[figure], trial.half_widths[figure]
-            around = "" if width is None else f" ± {width:.2g}"
-            cells.append("-" if value is None else f"{value:.4g}{around}")
-        if with_seeds:
-            cells.append(f"{trial.num_seeds_met}/{trial.num_seeds}")
-        word = ("met" if trial.met else "missed") + (", within noise" if not _sure(trial) else "")
-        table.add_row(*cells, word + (f" ({trial.message})" if trial.message else ""))
     console.print(f"{name}: {_answer(result)}", style="bold", highlight=False, markup=False)
-    console.print(table)
+    print_table(console, fitted(_columns(result), None if wide else console.width))
+    for trial in result.tried:
+        if trial.message:
+            text = f"{_value(result, trial.value)}: {trial.message}"
+            console.print(text, highlight=False, markup=False)
     for note in result.notes:
         console.print(f"Note: {note}", style="yellow", highlight=False, markup=False)
+
+
+def _columns(result: FindResult) -> list[Column]:
+    from kvsim.cli.tables import Column, heading
+
+    quantity = result.quantity.partition("=")[0]
+    columns = [
+        Column(heading(quantity, [quantity]), [_value(result, t.value) for t in result.tried])
+    ]
+    tried = result.tried
+    for number, figure in enumerate(tried[0].figures):
+        cells = [_with_width(figure, t.figures[figure], t.half_widths[figure]) for t in tried]
+        # The first stays; of a long objective the last figure makes room first.
+        columns.append(Column(figure.replace(".", "\n"), cells, 10 - number if number else None))
+    if max(trial.num_seeds for trial in result.tried) > 1:
+        met = [f"{trial.num_seeds_met}/{trial.num_seeds}" for trial in result.tried]
+        columns.append(Column("seeds\nmet", met))
+    columns.append(Column("objective", [_verdict(trial) for trial in result.tried], is_name=True))
+    return columns
+
+
+def _value(result: FindResult, value: float) -> str:
+    """A value of the quantity: sizes and bandwidths in their unit, other numbers in full."""
+    from kvsim.study.frames import axis_text
+    from kvsim.study.quantities import value_text
+
+    shown = axis_text(result.quantity, value)
+    return shown if shown[-1].isalpha() else value_text(value)
+
+
+def _with_width(figure: str, value: float | None, width: float | None) -> str:
+    from kvsim.results.tables import NO_FIGURE, figure_text
+
+    if value is None:
+        return NO_FIGURE
+    shown = figure_text(figure, value)
+    return shown if width is None else f"{shown} ± {figure_text(figure, width)}"
+
+
+def _verdict(trial: Trial) -> str:
+    word = "met" if trial.met else "missed"
+    return word if _sure(trial) else f"{word}, within noise"
 
 
 def _sure(trial: Trial) -> bool:
@@ -176,17 +212,16 @@ def _sure(trial: Trial) -> bool:
 
 
 def _answer(result: FindResult) -> str:
-    from kvsim.study.quantities import value_text
-
     word = "largest" if result.largest else "smallest"
     if result.value is None:
         return f"no {result.quantity} tried meets {result.objective}"
     missed = result.bracket[1]
-    end = "none that was tried misses it" if missed is None else f"{value_text(missed)} misses it"
+    end = "none that was tried" if missed is None else _value(result, missed)
+    end += " misses it"
     noise = ""
     if result.noise is not None:
-        low, high = (value_text(end) for end in result.noise)
+        low, high = (_value(result, end) for end in result.noise)
         noise = f"; within noise from {low} to {high}"
-    found = value_text(result.value)
+    found = _value(result, result.value)
     text = f"{word} {result.quantity} that meets {result.objective}: {found}"
     return f"{text} ({end}{noise})"

@@ -99,9 +99,10 @@ def _retention(runs: Runs, choices: _Choices) -> Any:
 
 def _survival(runs: Runs, choices: _Choices) -> Any:
     from kvsim import plots
-    from kvsim.study.reuse import reuse
+    from kvsim.study.reuse import reuse_by_run
 
-    return plots.prefix_survival(_each(runs), reuse(runs.scenario))
+    results = _each(runs)
+    return plots.prefix_survival(results, reuse_by_run(runs.scenario, results))
 
 
 def _tiers(runs: Runs, choices: _Choices) -> Any:
@@ -278,7 +279,7 @@ def _kept(runs: Runs, where: Iterable[str]) -> Runs:
     Raises:
         KvsimError: no key and value, an unknown key, or no such run.
     """
-    from kvsim.study.runs import value_text
+    from kvsim.study.frames import axis_text
 
     for text in where:
         key, equals, wanted = text.partition("=")
@@ -286,7 +287,7 @@ def _kept(runs: Runs, where: Iterable[str]) -> Runs:
             raise KvsimError(f"--where: {show(text)} is no KEY=VALUE. Write node.num_blocks=25000.")
         _check_column(runs, "--where", key, numbers=False)
         column = runs.frame[key]
-        has = column.map(lambda value, text=wanted: text in (value_text(value), _plain(value)))
+        has = column.map(lambda value, k=key, w=wanted: w in (axis_text(k, value), _plain(value)))
         if not has.any():
             known = ", ".join(dict.fromkeys(show(_plain(value)) for value in column))
             raise KvsimError(f"--where: no run has {key} {show(wanted)}. Use one of {known}.")
@@ -300,9 +301,9 @@ def _kept(runs: Runs, where: Iterable[str]) -> Runs:
 
 def _plain(value: Any) -> str:
     """A value as it is written in a scenario."""
-    from kvsim.study.runs import value_text
+    from kvsim.study.frames import axis_text
 
-    return value_text(value).replace(",", "") if not isinstance(value, str) else value
+    return axis_text("", value).replace(",", "") if not isinstance(value, str) else value
 
 
 def _check_column(runs: Runs, option: str, column: str, numbers: bool) -> None:
@@ -325,7 +326,7 @@ def _each(runs: Runs) -> dict[str, RunResult]:
     if runs.results:
         return runs.results
     from kvsim.study.runs import MOST_RUNS_ONE_BY_ONE
-    from kvsim.study.sweeps import load_sweep
+    from kvsim.study.sweep_table import load_sweep
 
     if len(runs.frame) > MOST_RUNS_ONE_BY_ONE:
         raise KvsimError(

@@ -82,18 +82,14 @@ def run(
 
 
 def _show(summaries: Mapping[str, Mapping[str, Any]], out_dir: Path, wide: bool) -> None:
-    from kvsim.results.tables import summary_table
+    from kvsim.results.tables import notes_by_name, summary_table
 
     console = make_console()
     print_table(console, summary_table(summaries, None if wide else console.width))
     told = [(summary.get("step_times") or {}).get("says") for summary in summaries.values()]
     for says in dict.fromkeys(text for text in told if text):
         console.print(says, style="dim", highlight=False, markup=False)
-    for warning in _said_once(summaries):
+    warnings = {name: summary["warnings"] for name, summary in summaries.items()}
+    for warning in notes_by_name(warnings):
         console.print(f"Note: {warning}", style="yellow", highlight=False, markup=False)
     console.print(f"Results: {out_dir}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _said_once(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The warnings of all variants, each once, in order."""
-    return list(dict.fromkeys(w for summary in summaries.values() for w in summary["warnings"]))

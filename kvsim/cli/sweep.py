@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvsim.cli.terminal import Json, ScenarioFile, Settings, make_console, print_json
+from kvsim.cli.tables import Column, Wide, fitted, heading
+from kvsim.cli.terminal import (
+    Json,
+    Only,
+    ScenarioFile,
+    Settings,
+    make_console,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from kvsim.study.sweeps import Progress, SweepResult
+    from kvsim.study.sweep_table import SweepResult
+    from kvsim.study.sweeps import Progress
 
 
 def sweep(
     scenario: ScenarioFile,
     settings: Settings = [],  # noqa: B006 - typer copies it
+    only: Only = [],  # noqa: B006
     vary: Annotated[
         list[str],
         typer.Option(
@@ -48,17 +57,19 @@ def sweep(
             metavar="loky|ray|dask", help="Where they run: this machine, a Ray or a Dask cluster."
         ),
     ] = "loky",
+    wide: Wide = False,
     as_json: Json = False,
 ) -> None:
     """Run what a scenario's `sweep:` describes, in parallel; what is there already is kept.
 
     Exit code 0: all runs are done; 1: some failed, their rows say why; 2: the sweep is wrong.
     """
-    from kvsim.api import sweep_destination, with_axes
+    from kvsim.api import sweep_destination, with_axes, with_variants
     from kvsim.scenario.reading import load_scenario, parse_axes
     from kvsim.study.sweeps import sweep as run_sweep
 
-    loaded = with_axes(load_scenario(scenario, settings), parse_axes(vary, scenario), seeds)
+    chosen = with_variants(load_scenario(scenario, settings), only, f"{scenario}: --only")
+    loaded = with_axes(chosen, parse_axes(vary, scenario), seeds)
     with _bar() as told:
         result = run_sweep(
             loaded,
@@ -70,10 +81,12 @@ def sweep(
         )
     failed = result.table[result.table["status"] == "failed"]
     if as_json:
-        print_json({"runs": _records(result)})
+        print_json({"runs": _records(result), "notes": list(result.notes)})
     else:
         console = make_console()
-        console.print(_shown(result))
+        print_table(console, fitted(_columns(result), None if wide else console.width))
+        for note in result.notes:
+            console.print(f"Note: {note}", style="yellow", highlight=False, markup=False)
         for message in dict.fromkeys(failed["message"]):
             count = int((failed["message"] == message).sum())
             runs = "1 run failed" if count == 1 else f"{count} runs failed"
@@ -141,60 +154,60 @@ def _records(result: SweepResult) -> list[dict[str, Any]]:
     ]
 
 
-def _shown(result: SweepResult) -> Table:
-    """The runs as a table for people; columns that say the same in every row are left out."""
-    from rich import box
-    from rich.table import Table
+def _columns(result: SweepResult) -> list[Column]:
+    """The table for people; columns that say the same in every row are left out."""
+    from kvsim.metrics.figures import FOUND_RATE
+    from kvsim.results.tables import NO_FIGURE, percent, seconds, short, size
+    from kvsim.study.frames import axis_text
+    from kvsim.study.sweep_table import DONE
 
-    from kvsim.results.tables import NO_FIGURE, percent, seconds, short
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
     rows = _records(result)
+    for row in rows:
+        row[FOUND_RATE] = _tier_share(row)
 
     def differs(name: str) -> bool:
         return len({str(row.get(name)) for row in rows}) > 1
 
+    def any_of(name: str) -> bool:
+        return any(row.get(name) for row in rows)
+
     labels = [name for name in ("variant", *result.axes, "seed") if differs(name)] or ["variant"]
-    for name in labels:
-        table.add_column(_header(name, labels), no_wrap=len(labels) <= 4, overflow="fold")
-    figures: Sequence[tuple[str, str, Callable[[Any], str]]] = (
-        ("token\nhits", "token_hit_rate", percent),
-        ("TTFT\np50", "ttft_s.p50", seconds),
-        ("TTFT\np99", "ttft_s.p99", seconds),
-        ("TPOT\np50", "tpot_s.p50", seconds),
-        ("output\ntok/s", "output_tokens_per_s", short),
-        ("evicted\nblocks", "evicted_blocks", short),
-        ("bytes\nstored", "bytes_stored", short),
-        ("re-\nfused", "num_refused", short),
-    )
-    # Refused requests make the others look better than they are, so they are never left out.
-    figures = [
-        figure
-        for figure in figures
-        if figure[1] not in {"bytes_stored", "num_refused"}
-        or any(row.get(figure[1]) for row in rows)
+    columns = [
+        Column(
+            heading(name, labels),
+            [axis_text(name, row.get(name)) for row in rows],
+            is_name=name == "variant" or any(isinstance(row.get(name), str) for row in rows),
+        )
+        for name in labels
     ]
-    for header, _, _ in figures:
-        table.add_column(header, justify="right", no_wrap=True)
-    table.add_column("status")
-    for row in rows:
-        cells = ["null" if row[name] is None else str(row[name]) for name in labels]
-        cells += [NO_FIGURE if row.get(n) is None else words(row[n]) for _, n, words in figures]
-        table.add_row(*cells, row["status"])
-    return table
+    # Refused requests make the others look better than they are, so they are never left out.
+    figures: Sequence[tuple[str, str, Callable[[Any], str], int | None, bool]] = (
+        ("token\nhits", "token_hit_rate", percent, None, True),
+        ("tier\nhits", FOUND_RATE, percent, None, any_of(FOUND_RATE)),
+        ("good-\nput", "goodput", percent, None, any(r.get("goodput") is not None for r in rows)),
+        ("TTFT\np50", "ttft_s.p50", seconds, 8, True),
+        ("TTFT\np99", "ttft_s.p99", seconds, None, True),
+        ("re-\nfused", "num_refused", short, None, any_of("num_refused")),
+        ("pre-\nempted", "preemptions", short, 7, any_of("preemptions")),
+        ("TPOT\np50", "tpot_s.p50", seconds, 1, True),
+        ("output\ntok/s", "output_tokens_per_s", short, 2, True),
+        ("evicted\nblocks", "evicted_blocks", short, 5, True),
+        ("stored\nto tiers", "bytes_stored", size, 3, any_of("bytes_stored")),
+        ("loaded\nback", "bytes_loaded", size, 4, any_of("bytes_loaded")),
+    )
+    for header, name, words, leaves, shown in figures:
+        if shown:
+            cells = [NO_FIGURE if row.get(name) is None else words(row[name]) for row in rows]
+            columns.append(Column(header, cells, leaves))
+    runs = [NO_FIGURE if row["run"] is None else str(row["run"]) for row in rows]
+    columns.append(Column("run", runs, 6, is_name=True))
+    if any(row["status"] != DONE for row in rows):
+        columns.append(Column("status", [row["status"] for row in rows], is_name=True))
+    return columns
 
 
-def _header(key: str, others: Sequence[str]) -> str:
-    """The last part of a dotted key on lines of its own, with the section where it is needed."""
-    section, dot, last = key.rpartition(".")
-    alone = sum(other.rpartition(".")[2] == last for other in others) == 1
-    return "\n".join(([] if alone or not dot else [f"{section}."]) + _halves(last))
-
-
-def _halves(name: str) -> list[str]:
-    """A long name in two lines, cut at the underscore nearest to its middle."""
-    cuts = [at for at, letter in enumerate(name) if letter == "_"]
-    if len(name) <= 10 or not cuts:
-        return [name]
-    cut = min(cuts, key=lambda at: abs(at - len(name) / 2)) + 1
-    return [name[:cut], name[cut:]]
+def _tier_share(row: Mapping[str, Any]) -> float | None:
+    """Share of the prompt tokens that came from a tier; None where none did."""
+    shares = [row.get(f"hit_split.{source}") for source in ("cpu", "remote")]
+    known = [share for share in shares if share]
+    return sum(known) if known else None

@@ -16,7 +16,7 @@ def validate(scenario: ScenarioFile, settings: Settings = []) -> None:  # noqa: 
     loaded = load_scenario(scenario, settings)
     text = describe(expand_variants(loaded))
     if loaded.sweep is not None:
-        from kvsim.study.sweeps import expand_sweep
+        from kvsim.study.sweep_points import expand_sweep
 
         points = expand_sweep(loaded)
         wrong = [point for point in points if point.message]

@@ -204,6 +204,9 @@ class Replica:
                         yield clock.at(end_s)
                     continue
             num_calls = self._num_calls
+            if steps and not scheduler.has_requests:
+                yield from self._run_oldest(num_calls)
+                continue
             plan = scheduler.plan()
             now_s = clock.now
             for job in plan.preempted:

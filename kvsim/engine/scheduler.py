@@ -73,11 +73,16 @@ class Scheduler(Admission):
     # --- what there is ---
 
     @property
-    def has_work(self) -> bool:
-        """Whether any request runs or waits, a step is in flight, or the connector has news."""
-        if self.running or self.waiting or self.loading or self.num_in_flight:
+    def has_requests(self) -> bool:
+        """Whether any request runs or waits, or the connector is to hear of finished ones."""
+        if self.running or self.waiting or self.loading:
             return True
         return self.connector is not None and self.connector.has_news
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to plan, or a step is in flight."""
+        return self.has_requests or self.num_in_flight > 0
 
     @property
     def transfers_in_flight(self) -> bool:

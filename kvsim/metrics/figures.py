@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
 
+    from kvsim.scenario import Objective
+
 FOUND_RATE = "found_rate"
 """Share of prompt tokens found on the device or in a tier; without a tier, the token hit rate."""
 
@@ -39,23 +41,37 @@ def flat_figures(summary: Mapping[str, Any]) -> dict[str, float | int | None]:
     return flat
 
 
-def columns_of(requests: pd.DataFrame) -> Columns:
+def within_objective(requests: pd.DataFrame, objective: Objective) -> pd.Series[bool]:
+    """Which requests count as goodput: finished, and within every limit of the objective."""
+    within = requests["refused"].isna() & requests["end_s"].notna()
+    if objective.ttft_s is not None:
+        within &= requests["ttft_s"] <= objective.ttft_s
+    if objective.tpot_s is not None:
+        # One output token has no time a token, so there is nothing to miss.
+        within &= requests["tpot_s"].isna() | (requests["tpot_s"] <= objective.tpot_s)
+    return within
+
+
+def columns_of(requests: pd.DataFrame, objective: Objective | None = None) -> Columns:
     """The numbers of requests that figures are made of, NaN where one does not exist."""
     names = ("prompt_tokens", "hit_tokens", "ttft_s", "tpot_s", "queue_s")
     columns = {name: requests[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in names}
     loaded = requests["external_hit_tokens"].to_numpy(dtype=np.float64, na_value=np.nan)
-    return columns | {"external_hit_tokens": np.nan_to_num(loaded)}
+    columns["external_hit_tokens"] = np.nan_to_num(loaded)
+    if objective is not None:
+        columns["within"] = within_objective(requests, objective).to_numpy(dtype=np.float64)
+    return columns
 
 
 def column_figures(columns: Columns) -> dict[str, float]:
     """Rates and times of requests, named as `flat_figures` names those of a whole run.
 
     Args:
-        columns: of `columns_of`, whole or some rows of each.
+        columns: of `columns_of`, whole or some rows of each; times may be left out.
 
     Returns:
-        `token_hit_rate`, `found_rate`, `request_hit_rate`, and mean and quantiles of `ttft_s`,
-        `tpot_s` and `queue_s`; NaN where one does not exist.
+        `token_hit_rate`, `found_rate`, `request_hit_rate`, mean and quantiles of `ttft_s`, `tpot_s`
+        and `queue_s`, and `goodput` where there is an objective; NaN where one does not exist.
     """
     nan = float("nan")
     hit_tokens = columns["hit_tokens"]
@@ -68,6 +84,8 @@ def column_figures(columns: Columns) -> dict[str, float]:
         "request_hit_rate": (hit_tokens[looked_up] > 0).mean() if num_tokens else nan,
     }
     for name in ("ttft_s", "tpot_s", "queue_s"):
+        if name not in columns:
+            continue
         known = columns[name][~np.isnan(columns[name])]
         values = [nan] * 4
         if known.size:
@@ -76,4 +94,6 @@ def column_figures(columns: Columns) -> dict[str, float]:
             f"{name}.{key}": float(value)
             for key, value in zip(("mean", "p50", "p90", "p99"), values, strict=True)
         }
+    if "within" in columns:
+        figures["goodput"] = columns["within"].mean() if columns["within"].size else nan
     return {name: float(value) for name, value in figures.items()}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kvsim.metrics.figures import within_objective
 from kvsim.metrics.overload import find_overload
 from kvsim.metrics.tiers import SOURCES, TierFigures
 
@@ -55,10 +56,9 @@ SUMMARY_KEYS: dict[str, str] = {
     "overload": "where arrivals outpaced the node to the end of the workload, the keys of "
     "`kvsim.metrics.overload.OVERLOAD_KEYS`: times of such a run grow with the length of the "
     "workload; else null",
-    "step_times": "who answered how long steps take (`provider`), and how far that was off for "
-    "measured `set_ups` like this one (what they have in common: `near`): `ttft_error`, "
-    "`tpot_error`, medians of |predicted / measured - 1|, null where none was measured; in words: "
-    "`says`",
+    "step_times": "who answered how long steps take (`provider`), and how far `ttft` and `tpot` "
+    "were off for measured `set_ups` like this one: `error`, the median of |predicted / measured "
+    "- 1|, and what is `near` in them; null where none was measured; `says` in words",
     "warnings": "sentences about what the run cannot show",
 }
 """Keys of a summary in their order, each with its meaning. A figure that does not exist is null."""
@@ -148,7 +148,9 @@ def summarize(
         "tiers": {tier.name: tier.as_json() for tier in counters.tiers},
         "simulated_s": simulated_s,
         "wall_s": float(wall_s),
-        "goodput": None if objective is None else _goodput(finished, objective, len(requests)),
+        "goodput": None
+        if objective is None
+        else _ratio(int(within_objective(requests, objective).sum()), len(requests)),
         "overload": None if overload is None else overload.as_json(),
         "step_times": None if step_times is None else dict(step_times),
         "warnings": [*warnings, *([] if overload is None else [overload.sentence()])],
@@ -180,16 +182,6 @@ def spread(values: pd.Series[float]) -> dict[str, float | None]:
         "p90": float(p90),
         "p99": float(p99),
     }
-
-
-def _goodput(finished: pd.DataFrame, objective: Objective, num_asked: int) -> float | None:
-    within = finished["end_s"].notna()
-    if objective.ttft_s is not None:
-        within &= finished["ttft_s"] <= objective.ttft_s
-    if objective.tpot_s is not None:
-        # One output token has no time a token, so there is nothing to miss.
-        within &= finished["tpot_s"].isna() | (finished["tpot_s"] <= objective.tpot_s)
-    return _ratio(int(within.sum()), num_asked)
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -11,7 +11,7 @@ bootstrap for general stationary observations", Annals of Statistics 17 (1989).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +21,8 @@ from kvsim.metrics.figures import column_figures, columns_of
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
+
+    from kvsim.scenario import Objective
 
 NUM_STRETCHES = 20
 """Stretches of equally many requests that a run is cut into."""
@@ -77,27 +79,46 @@ def over_stretches(
 
     Returns:
         Low and high end by name; empty for fewer than `NUM_REQUESTS_MIN` requests. Without a
-        figure that does not exist in one of the draws.
+        figure that does not exist in one of the draws, as of a class of requests that some
+        stretches have none of.
+    """
+    drawn = [figures(rows) for rows in drawn_stretches(num_requests)]
+    names = [name for name in drawn[0] if all(name in one for one in drawn)] if drawn else []
+    return {
+        name: interval
+        for name in names
+        if (interval := interval_of(np.array([one[name] for one in drawn]))) is not None
+    }
+
+
+def drawn_stretches(num_requests: int) -> Iterator[npt.NDArray[np.int64]]:
+    """The stretches of a run, drawn with replacement: numbers of requests, `NUM_DRAWS` times.
+
+    The draws are no part of the simulation's: the same for every run of as many requests, so that
+    figures of two runs over one draw are of the same requests. None for too few requests.
     """
     if num_requests < NUM_REQUESTS_MIN:
-        return {}
+        return
     stretches = np.array_split(np.arange(num_requests), NUM_STRETCHES)
-    # Not a draw of the simulation's: the same figures get the same interval every time.
     draws = np.random.default_rng(0).integers(NUM_STRETCHES, size=(NUM_DRAWS, NUM_STRETCHES))
-    drawn = [figures(np.concatenate([stretches[number] for number in draw])) for draw in draws]
+    for draw in draws:
+        yield np.concatenate([stretches[number] for number in draw])
+
+
+def interval_of(values: npt.NDArray[np.float64]) -> tuple[float, float] | None:
+    """The 95% interval of a figure by its values over the draws; None where one is missing."""
+    if not values.size or np.isnan(values).any():
+        return None
     tail = (1 - _INSIDE) / 2
-    intervals = {}
-    for name in drawn[0]:
-        values = np.array([one[name] for one in drawn])
-        if not np.isnan(values).any():
-            low, high = np.quantile(values, (tail, 1 - tail))
-            intervals[name] = (float(low), float(high))
-    return intervals
+    low, high = np.quantile(values, (tail, 1 - tail))
+    return float(low), float(high)
 
 
-def level_half_widths(requests: pd.DataFrame) -> dict[str, float]:
+def level_half_widths(
+    requests: pd.DataFrame, objective: Objective | None = None
+) -> dict[str, float]:
     """Half the width of the interval over stretches, by figure of `column_figures`."""
-    columns = columns_of(requests)
+    columns = columns_of(requests, objective)
     intervals = over_stretches(
         len(requests),
         lambda rows: column_figures({name: column[rows] for name, column in columns.items()}),

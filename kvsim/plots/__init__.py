@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from kvsim.study.frames import Results
-    from kvsim.study.sweeps import SweepResult
+    from kvsim.study.sweep_table import SweepResult
 
 __all__ = [
     "InputError",
@@ -58,6 +58,6 @@ def frame(runs: SweepResult | Results) -> pd.DataFrame:
         KvsimError: there are none, or two results go under one name.
     """
     from kvsim.study.frames import results_frame, sweep_frame
-    from kvsim.study.sweeps import SweepResult
+    from kvsim.study.sweep_table import SweepResult
 
     return sweep_frame(runs) if isinstance(runs, SweepResult) else results_frame(runs)

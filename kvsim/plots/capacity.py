@@ -12,8 +12,9 @@ from kvsim.plots.lines import draw_lines, finish_lines
 from kvsim.plots.scales import percent_axis, scale_x
 from kvsim.plots.style import INK, styled
 from kvsim.plots.words import tick_words, words
-from kvsim.study.findings import KNEE_SHARE, found_column, knee
+from kvsim.study.findings import KNEE_SHARE, knee
 from kvsim.study.frames import series_of
+from kvsim.study.ranking import found_column
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -34,6 +34,8 @@ _SPREAD_FOR_LOG = 20
 """Largest over smallest time from which an axis is logarithmic; with an objective it always is."""
 _BEYOND = "#d55e00"
 """Tint of what misses the objective."""
+_BANDS_MAX = 3
+"""Runs that have a band of error each; more would hide each other."""
 _NUM_POINTS_MAX = 600
 """Steps that a distribution is drawn with; more could not be seen."""
 
@@ -63,6 +65,7 @@ def ttft_distribution(
         raise InputError("results", "no request ran, so there is no TTFT to draw.")
     styles = policy_styles([scenario_policy(named[name].scenario) for name in ttft_s])
     handles: list[Artist] = []
+    has_bands = False
     for number, ((name, times_s), style, width) in enumerate(
         zip(ttft_s.items(), styles, widths(len(ttft_s)), strict=True), 1
     ):
@@ -77,6 +80,13 @@ def ttft_distribution(
             "mec": "white",
         }
         ax.step(times_s[thin], shares[thin], where="post", **{**look, "marker": ""})
+        near = (named[name].summary.get("step_times") or {}).get("ttft") or {}
+        error = near.get("error")
+        if error and len(ttft_s) <= _BANDS_MAX:
+            # What step times were off by for measured set-ups like this one.
+            low, high = times_s[thin] * max(1 - error, 0), times_s[thin] * (1 + error)
+            ax.fill_betweenx(shares[thin], low, high, color=style.color, alpha=0.12, lw=0)
+            has_bands = True
         ax.plot(
             np.quantile(times_s, _MARKED),
             _MARKED,
@@ -97,7 +107,8 @@ def ttft_distribution(
     ax.set_ylim(0, 1.02)
     percent_axis(ax.yaxis)
     ax.set_yticks([0, 0.25, *_MARKED[:2], 1])
-    ax.set_xlabel("TTFT (s); marks at p50, p90 and p99")
+    band = "; bands: error of step times" if has_bands else ""
+    ax.set_xlabel(f"TTFT (s); marks at p50, p90 and p99{band}")
     ax.set_ylabel("Requests within (%)")
     set_title(ax, "Time to first token")
     add_legend(ax, [*handles, *(h for h, _ in limit)], [*labels, *(t for _, t in limit)])

@@ -13,8 +13,8 @@ from kvsim.plots.layout import bars_size_in, folded, many_axes
 from kvsim.plots.scales import count_axis, number_axis, percent_axis
 from kvsim.plots.style import INK, InputError, PolicyStyle, policy_styles, styled
 from kvsim.results.tables import percent, seconds, short
-from kvsim.study.findings import found_column
 from kvsim.study.frames import needed
+from kvsim.study.ranking import found_column
 
 _TTFT = ("ttft_s.p50", "ttft_s.p90", "ttft_s.p99")
 MOST_BARS = 40

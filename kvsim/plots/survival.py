@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +37,12 @@ _DEVICE_ALONE = "thin: on the device alone"
 
 
 @styled
-def prefix_survival(results: Results, reuse: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+def prefix_survival(
+    results: Results,
+    reuse: pd.DataFrame | Mapping[str, pd.DataFrame],
+    *,
+    ax: Axes | None = None,
+) -> Axes:
     """Share of the reusable prompt tokens that were found, by how long the prefix was idle.
 
     A point is over the tokens of all requests in a bin of idle times (equally wide in log time;
@@ -46,23 +52,19 @@ def prefix_survival(results: Results, reuse: pd.DataFrame, *, ax: Axes | None = 
 
     Args:
         results: runs of one workload.
-        reuse: `kvsim.study.reuse.reuse` of its scenario.
+        reuse: `kvsim.study.reuse.reuse` of its scenario; by name where arrivals depend on the run
+            (`kvsim.study.reuse.reuse_by_run`).
         ax: where to draw.
 
     Raises:
         KvsimError: a run has requests that the workload does not have, or nothing is reusable.
     """
-    needed(reuse, "request_id", "reusable_tokens", "idle_s")
     ax = one_axes(ax)
-    offered = reuse[reuse["reusable_tokens"] > 0]
-    if offered.empty:
-        raise InputError("reuse", "no prompt shares a prefix with an earlier one.")
-    offered = offered.assign(idle_s=offered["idle_s"].clip(lower=_IDLE_S_MIN))
-    edges = np.geomspace(
-        _IDLE_S_MIN, max(float(offered["idle_s"].max()), 10 * _IDLE_S_MIN), _NUM_BINS + 1
-    )
-    middles = np.sqrt(edges[:-1] * edges[1:])
     named = named_results(results)
+    offered = _offered(named, reuse)
+    longest_s = max(float(shared["idle_s"].max()) for shared in offered.values() if len(shared))
+    edges = np.geomspace(_IDLE_S_MIN, max(longest_s, 10 * _IDLE_S_MIN), _NUM_BINS + 1)
+    middles = np.sqrt(edges[:-1] * edges[1:])
     tiered = {name: _has_tier(result) for name, result in named.items()}
     styles = policy_styles([scenario_policy(result.scenario) for result in named.values()])
     handles: list[Artist] = []
@@ -70,7 +72,7 @@ def prefix_survival(results: Results, reuse: pd.DataFrame, *, ax: Axes | None = 
     ends: list[tuple[float, float]] = []
     counts = []
     for (name, result), style in zip(named.items(), styles, strict=True):
-        num, on_device, anywhere = _binned(name, result, offered, edges)
+        num, on_device, anywhere = _binned(name, result, offered[name], edges)
         enough = num >= min(_NUM_REQUESTS_MIN, int(num.max()))
         counts.append(np.where(enough, num, 0))
         look: dict[str, Any] = {"color": style.color, "linestyle": style.dash}
@@ -102,6 +104,25 @@ def prefix_survival(results: Results, reuse: pd.DataFrame, *, ax: Axes | None = 
         labels.append(_DEVICE_ALONE)
     add_legend(ax, handles, labels)
     return ax
+
+
+def _offered(
+    named: Mapping[str, RunResult], reuse: pd.DataFrame | Mapping[str, pd.DataFrame]
+) -> dict[str, pd.DataFrame]:
+    """The requests of each run that could reuse something.
+
+    Raises:
+        InputError: there are none in any.
+    """
+    frames = reuse if isinstance(reuse, Mapping) else dict.fromkeys(named, reuse)
+    offered = {}
+    for name in named:
+        needed(frames[name], "request_id", "reusable_tokens", "idle_s")
+        shared = frames[name][frames[name]["reusable_tokens"] > 0]
+        offered[name] = shared.assign(idle_s=shared["idle_s"].clip(lower=_IDLE_S_MIN))
+    if all(shared.empty for shared in offered.values()):
+        raise InputError("reuse", "no prompt shares a prefix with an earlier one.")
+    return offered
 
 
 def _binned(

@@ -15,7 +15,7 @@ from typing import Any
 from kvsim.errors import Problems
 from kvsim.metrics.figures import flat_figures
 from kvsim.results.reference import read_reference
-from kvsim.results.tables import difference_unit, percent, seconds, short, summary_table
+from kvsim.results.tables import figure_text, summary_table
 
 _TABLE_CHARACTERS = 120
 _MARKED = re.compile(
@@ -79,13 +79,4 @@ def _figures_table(
 
 
 def _figure(name: str, value: float | None) -> str:
-    if value is None:
-        return ""
-    factor, unit = difference_unit(name)
-    if unit == " points":
-        return percent(factor * value / 100)
-    if unit == " ms":
-        return seconds(value)
-    if name.endswith("bytes_per_s"):
-        return f"{short(value)}B/s"
-    return f"{short(value)}B" if "bytes" in name else short(value)
+    return "" if value is None else figure_text(name, value)

@@ -9,7 +9,7 @@ from kvsim import plots
 from kvsim.errors import KvsimError
 from kvsim.plots.layout import figure_of
 from kvsim.results.store import RunResult
-from kvsim.study.reuse import reuse
+from kvsim.study.reuse import reuse_by_run
 
 
 def draw_reference(results: Mapping[str, RunResult], directory: Path) -> None:
@@ -24,8 +24,8 @@ def draw_reference(results: Mapping[str, RunResult], directory: Path) -> None:
     ttft = figure_of(lambda ax: plots.ttft_distribution(results, ax=ax))
     plots.save(ttft, directory / "ttft.png")
     try:
-        offered = reuse(next(iter(results.values())).scenario)
+        offered = reuse_by_run(next(iter(results.values())).scenario, results)
         survival = figure_of(lambda ax: plots.prefix_survival(results, offered, ax=ax))
     except KvsimError:
-        return  # a workload whose arrivals depend on the run, or that shares nothing
+        return  # a workload that shares nothing
     plots.save(survival, directory / "survival.png")

@@ -174,6 +174,28 @@ def load_result(path: Path | str) -> RunResult:
     return RunResult(variant, summary, requests, timeline, scenario, provenance)
 
 
+def load_requests(path: Path | str) -> pd.DataFrame:
+    """The requests of a result alone.
+
+    Raises:
+        KvsimError: they are missing or damaged.
+    """
+    path, problems = Path(path), list[str]()
+    requests = _read_frame(path / "requests.parquet", REQUEST_COLUMNS, problems)
+    if problems:
+        raise Problems(str(path), problems)
+    return requests
+
+
+def summary_of(path: Path) -> dict[str, Any]:
+    """The summary of a result as it is, empty where there is none that can be read."""
+    try:
+        content = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def _destination_problems(out_dir: Path, variant: str) -> list[str]:
     if variant != Path(variant).name or variant.startswith(".") or "\\" in variant or not variant:
         return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +11,14 @@ if TYPE_CHECKING:
 
 NO_FIGURE = "-"
 """Shown where a figure does not exist."""
+_UNITS = (
+    *((2.0**power, unit) for power, unit in ((50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"))),
+    *((10.0**power, unit) for power, unit in ((15, "PB"), (12, "TB"), (9, "GB"), (6, "MB"))),
+    (1024.0, "KiB"),
+    (1000.0, "KB"),
+)
+_MOST_IN_FULL = 1000  # counts from here on are shown with three digits
+_MOST_DIGITS = 3  # of a difference in points or ms that has no noise to go by
 _THOUSANDS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -137,6 +145,37 @@ def short(value: float | None) -> str:
     return str(value) if isinstance(value, int) else _three_digits(value)
 
 
+def size(num_bytes: float | None) -> str:
+    """A number of bytes that was counted, with three digits in decimal units, as in `1.52 TB`."""
+    if num_bytes is None:
+        return NO_FIGURE
+    for factor, letter in _THOUSANDS:
+        if abs(num_bytes) >= 0.9995 * factor:
+            return f"{_three_digits(num_bytes / factor)} {'K' if letter == 'k' else letter}B"
+    return f"{num_bytes:.0f} B"
+
+
+def exact_size(num_bytes: float) -> str:
+    """A size that was asked for, in the unit it is a short number of: `8 GiB`, `1.5 TB`."""
+    for factor, unit in _UNITS:
+        count = num_bytes / factor
+        if count >= 1 and f"{count:.6g}" == f"{count:.4g}":
+            return f"{count:.4g} {unit}"
+    return size(num_bytes)
+
+
+def notes_by_name(notes: Mapping[str, Iterable[str]]) -> list[str]:
+    """Notes of several runs, each once, with the runs it is about where it is not about all."""
+    about: dict[str, list[str]] = {}
+    for name, texts in notes.items():
+        for text in dict.fromkeys(texts):
+            about.setdefault(text, []).append(name)
+    return [
+        text if len(names) == len(notes) else f"{', '.join(names)}: {text}"
+        for text, names in about.items()
+    ]
+
+
 def difference_text(row: Mapping[Any, Any]) -> str:
     """A difference with its 95% interval, in no finer digits than its noise.
 
@@ -150,12 +189,14 @@ def difference_text(row: Mapping[Any, Any]) -> str:
         return NO_FIGURE
     factor, unit = difference_unit(str(row["figure"]))
     difference = factor * row["difference"]
+    figure = str(row["figure"])
+    if not unit and ("bytes" in figure or abs(difference) >= _MOST_IN_FULL):
+        return _amounts(figure, row)
     if not exists(row["low"]):
-        if difference == 0:
+        if difference == 0 or (unit and round(difference, _MOST_DIGITS) == 0):
             return "same"
-        if abs(difference) >= 1000:
-            return f"{'+' if difference > 0 else ''}{short(difference)}{unit}"
-        return f"{_signed(difference, 1 + _digits(abs(difference)))}{unit}"
+        digits = 1 + _digits(abs(difference))
+        return f"{_signed(difference, min(digits, _MOST_DIGITS) if unit else digits)}{unit}"
     ends = [factor * row["low"], factor * row["high"]]
     digits = _digits(max(abs(end - difference) for end in ends))
     while row["beyond_noise"] and digits < 6 and any(round(end, digits) == 0 for end in ends):
@@ -167,6 +208,21 @@ def difference_text(row: Mapping[Any, Any]) -> str:
     return f"{_signed(difference, digits)}{unit} ({low} to {high})"
 
 
+def _amounts(figure: str, row: Mapping[Any, Any]) -> str:
+    """A difference of bytes, or of a large count, with its interval."""
+
+    def signed(value: float) -> str:
+        return ("+" if value > 0 else "-" if value < 0 else "") + figure_text(figure, abs(value))
+
+    difference = signed(row["difference"])
+    if row["difference"] == 0 and (not exists(row["low"]) or row["low"] == row["high"] == 0):
+        return "same"
+    if not exists(row["low"]) or row["low"] == row["high"]:
+        return difference
+    ends = f"{signed(row['low'])} to {signed(row['high'])}"
+    return f"{difference} ({ends})" if row["beyond_noise"] else f"within noise ({ends})"
+
+
 def difference_unit(figure: str) -> tuple[float, str]:
     """What differences of a figure are multiplied by to be shown, and their unit."""
     is_share = figure.endswith(("_rate", "_share", "_utilization")) or figure == "goodput"
@@ -175,6 +231,21 @@ def difference_unit(figure: str) -> tuple[float, str]:
     if "_s." in figure or figure.endswith("_s") and not figure.endswith("per_s"):
         return 1000.0, " ms"
     return 1.0, ""
+
+
+def figure_text(figure: str, value: float | None) -> str:
+    """A figure by its dotted name: a share in percent, a time, a size, or a count."""
+    if value is None:
+        return NO_FIGURE
+    _, unit = difference_unit(figure)
+    if unit == " points":
+        return percent(value)
+    if unit == " ms":
+        return seconds(value)
+    if "bytes" in figure:
+        return f"{size(value)}/s" if figure.endswith("per_s") else size(value)
+    is_count = not figure.endswith("per_s") and float(value).is_integer()
+    return short(int(value) if is_count else value)
 
 
 def exists(value: Any) -> bool:

@@ -92,7 +92,8 @@ class ScenarioKeys(Section):
         kind_of(None),
     ] = Field(description="where requests come from, kind: trace, script or synthetic")
     variants: dict[DirectoryName, dict[str, Any]] = Field(
-        default={}, description="named overrides run side by side instead of the base"
+        default={},
+        description="named overrides run side by side instead of the base; {} is the base",
     )
     sweep: Sweep | None = Field(
         default=None, description="what `kvsim sweep` varies: grid, zip, list and seeds"

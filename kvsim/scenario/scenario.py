@@ -122,8 +122,6 @@ def _examine(
 def _variant_problems(
     base: Mapping[str, Any], overrides: Mapping[str, Any], context: Mapping[str, Any]
 ) -> list[Problem]:
-    if not overrides:
-        return [Problem("", "overrides nothing. Give keys, as in {cache.retention_interval: 0}.")]
     fixed = [key for key in ("name", "variants", "sweep") if key in overrides]
     if fixed:
         return [Problem(key, "cannot be changed by a variant. Leave it out.") for key in fixed]

@@ -26,11 +26,13 @@ from kvsim.metrics.figures import Columns, column_figures, columns_of, flat_figu
 from kvsim.metrics.uncertainty import half_width, over_stretches
 from kvsim.results.store import RunResult, load_result
 from kvsim.scenario.reading import resolved_data
-from kvsim.study.sweeps import SWEEP_FILE, SweepResult, load_sweep
+from kvsim.study.sweep_table import SWEEP_FILE, SweepResult, load_sweep
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
+
+    from kvsim.scenario import Scenario
 
 LENGTH_CLASSES = (1_000, 4_000, 16_000, 64_000, 256_000)
 """Bounds of the classes of prompt lengths, in tokens; each class begins at its bound."""
@@ -48,6 +50,7 @@ TABLE_COLUMNS: dict[str, str] = {
 }
 """Columns of a comparison's table, each with its meaning."""
 _REAL_TIME = "wall_s"  # differs from run to run whatever is compared
+_MOST_ENTRIES = 16  # of a list whose entries are compared key by key: groups, contents, tiers
 _SEEDS, _STRETCHES = "seeds", "stretches"
 
 Scoped = dict[tuple[str, str], float]
@@ -191,10 +194,19 @@ def _inside(path: Path) -> list[RunResult]:
     return sorted(results, key=lambda result: str(result.provenance.get("started")))
 
 
-def _scenario_figures(result: RunResult) -> dict[str, str]:
-    """The resolved scenario laid flat: JSON by dotted key, files by what is in them."""
-    hashes = result.provenance.get("inputs_sha256", {})
-    scenario = result.scenario
+def flat_scenario(run: RunResult | Scenario) -> dict[str, str]:
+    """A resolved scenario laid flat: JSON by dotted key, files by what is in them.
+
+    Name, seed, variants and sweep are left out, as they are no part of what a run is.
+
+    Args:
+        run: a result, whose files go by the hashes it has of them; or a scenario, by their places.
+    """
+    hashes: Mapping[str, str] = {}
+    if isinstance(run, RunResult):
+        hashes, scenario = run.provenance.get("inputs_sha256", {}), run.scenario
+    else:
+        scenario = run
 
     def content(path: str) -> str:
         name = Path(path).name
@@ -204,15 +216,23 @@ def _scenario_figures(result: RunResult) -> dict[str, str]:
     flat: dict[str, str] = {}
 
     def walk(value: Any, place: str) -> None:
-        if isinstance(value, Mapping) and value:
-            for key, inner in value.items():
-                walk(inner, f"{place}.{key}" if place else str(key))
-        else:
-            flat[place] = json.dumps(value, ensure_ascii=False)
+        inner = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, part in inner:
+            where = f"{place}.{key}" if place else str(key)
+            if part and (isinstance(part, Mapping) or _is_of_mappings(part)):
+                walk(part, where)
+            else:
+                flat[where] = json.dumps(part, ensure_ascii=False)
 
     data = resolved_data(scenario, content)
     walk({k: v for k, v in data.items() if k not in {"name", "seed", "variants", "sweep"}}, "")
     return flat
+
+
+def _is_of_mappings(value: Any) -> bool:
+    """Whether a list is short and each entry has keys of its own, so that they can be told."""
+    few = isinstance(value, list) and len(value) <= _MOST_ENTRIES
+    return few and all(isinstance(part, Mapping) for part in value)
 
 
 def _cases(results: Sequence[RunResult]) -> list[Case]:
@@ -220,7 +240,7 @@ def _cases(results: Sequence[RunResult]) -> list[Case]:
     by_scenario: dict[str, dict[int, RunResult]] = {}
     flat: dict[str, dict[str, str]] = {}
     for result in results:
-        figures = _scenario_figures(result)
+        figures = flat_scenario(result)
         key = json.dumps(figures, sort_keys=True)
         flat[key] = figures
         by_scenario.setdefault(key, {}).setdefault(result.scenario.seed, result)
@@ -239,7 +259,7 @@ def _cases(results: Sequence[RunResult]) -> list[Case]:
 
 
 def _changes(reference: Case, case: Case) -> list[tuple[str, str, str, str]]:
-    before, after = _scenario_figures(reference.first), _scenario_figures(case.first)
+    before, after = flat_scenario(reference.first), flat_scenario(case.first)
     keys = dict.fromkeys([*before, *after])
     return [
         (case.name, key, before.get(key, "null"), after.get(key, "null"))
@@ -274,7 +294,8 @@ def _rows(reference: Case, case: Case, notes: list[str]) -> Iterator[tuple[Any, 
     basis = _SEEDS if len(measured) > 1 else _STRETCHES
     if basis == _STRETCHES:
         intervals = _stretch_intervals(*pairs[0], notes)
-    for key in dict.fromkeys([*measured[0][0], *measured[0][1]]):
+    # Not of the first pair alone: another seed may have a length of prompts that it lacks.
+    for key in dict.fromkeys(key for pair in measured for side in pair for key in side):
         before, after = ([pair[s].get(key, math.nan) for pair in measured] for s in (0, 1))
         gaps = [b - a for a, b in zip(before, after, strict=True)]
         low = high = beyond = None
@@ -377,7 +398,7 @@ class _Parts:
     """Figures by scope, made of some requests of a run; called with their numbers."""
 
     def __init__(self, result: RunResult) -> None:
-        self.columns: Columns = columns_of(result.requests)
+        self.columns: Columns = columns_of(result.requests, result.scenario.objective)
         lengths = self.columns["prompt_tokens"]
         self.classes = np.digitize(lengths, LENGTH_CLASSES)
         self.reaches = _reaches(result)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kvsim.metrics.figures import FOUND_RATE
-from kvsim.results.tables import difference_text, exists, percent, seconds, short
-from kvsim.study.frames import LINK_COLUMN, POLICY_KEYS, Series, series_of
+from kvsim.results.tables import difference_text, exists, percent, seconds, size
+from kvsim.study.frames import LINK_COLUMN, POLICY_KEYS, Series, axis_text, series_of
+from kvsim.study.ranking import Noise, Ranking, found_column, rank
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,16 +22,19 @@ if TYPE_CHECKING:
     from kvsim.study.comparison import Comparison
     from kvsim.study.frames import Floats
 
+    NoiseOf = Callable[[pd.DataFrame], Noise | None]
+
 KNEE_SHARE = 0.95
 """Share of a line's best hit rate that is reached at its knee."""
 CAPACITY_AXES: dict[str, str] = {
     "node.num_blocks": "blocks",
-    "offload.capacity": "bytes of tier",
+    "offload.capacity": "of tier",
     "offload.num_chunks": "chunks of tier",
 }
-"""Axes of a sweep that are a capacity, each with its unit in words."""
+"""Axes of a sweep that are a capacity, each with what its value is of."""
 RATE_AXES: dict[str, str] = {"workload.time_scale": "arrivals_per_s"}
 """Axes of a sweep that set the request rate, each with the figure that tells the rate."""
+_MOST_BEHIND = 4
 GOODPUT_MIN = 0.99
 """Share of requests within the objective from which a rate counts as met."""
 
@@ -48,38 +52,83 @@ def knee(capacities: Floats | Sequence[float], hit_rates: Floats | Sequence[floa
     return place if place < len(capacities) - 1 else None
 
 
-def found_column(frame: pd.DataFrame) -> str:
-    """Column of what was found: on the device alone, or in its tier too where a run has one."""
-    return (
-        FOUND_RATE if FOUND_RATE in frame and frame[LINK_COLUMN].notna().any() else "token_hit_rate"
-    )
-
-
 def best_label(frame: pd.DataFrame) -> str:
-    """The label with most goodput, where there is an objective, else with most tokens found.
-
-    Runs of one label (seeds, other axes) are averaged; of equal ones the first is taken.
-    """
-    means = _means(frame, _criterion(frame))
-    return str(means.idxmax())
+    """The label that `kvsim.study.ranking.rank` puts first; of equal ones the first."""
+    return rank(frame).leader
 
 
-def policy_findings(frame: pd.DataFrame, comparison: Comparison | None) -> list[str]:
+def policy_findings(
+    frame: pd.DataFrame, ranking: Ranking, comparison: Comparison | None = None
+) -> list[str]:
     """Which of several policies to use, and how sure that is.
 
     Args:
         frame: a row a run, from `kvsim.study.frames`, that differ in policy or seed alone.
-        comparison: of the best with the others, by label; None where there is none.
+        ranking: of the frame.
+        comparison: of the leader with the others, by label; None where there is none.
     """
     if frame["label"].nunique() < 2:
         return []
-    best, criterion = best_label(frame), _criterion(frame)
     rows = {str(label): group for label, group in frame.groupby("label", sort=False)}
-    text = f"Use {_named(best, rows[best])}: the highest {_words(criterion)} of {len(rows)}"
-    sentences = [f"{text} ({_figures(rows[best])})."]
-    if comparison is not None:
-        sentences += _against(comparison, criterion)
-    return sentences
+    judged = _listed([one.words for one in ranking.criteria])
+    leader = rows[ranking.leader]
+    if not ranking.has_winner:
+        how = (
+            f"are equal in {judged}"
+            if ranking.equal
+            else f"are not told apart, beyond the noise, by {judged}"
+        )
+        return [f"No winner: all {len(rows)} {how} ({ranking.leader}: {_figures(leader)})."]
+    decided = ranking.decided_by
+    assert decided is not None
+    earlier = [one.words for one in ranking.criteria[: ranking.criteria.index(decided)]]
+    num_tied = len(rows) - sum(one.words in earlier for one in ranking.behind.values())
+    among = f"of {num_tied}" + (f" that tie in {_listed(earlier)}" if earlier else "")
+    said = f"{decided.superlative} {among} ({_figures(leader)})"
+    if len(ranking.best) == 1:
+        sentences = [f"Use {_named(ranking.leader, leader)}: {said}."]
+    else:
+        names = _few([_named(label, rows[label]) for label in ranking.best], "or")
+        how = "equal in" if ranking.equal else "not told apart, beyond the noise, by"
+        sentences = [f"Use {names}, which are {how} {judged}: {said}."]
+    return [*sentences, *_behind(ranking, comparison)]
+
+
+def point_findings(frame: pd.DataFrame, axes: Sequence[str], noise_of: NoiseOf) -> list[str]:
+    """The best policy at each point of the other axes, points with the same answer put together.
+
+    Args:
+        frame: a row a run, from `kvsim.study.frames`.
+        axes: what varies beside the policy.
+        noise_of: the noise of the runs of one point.
+    """
+    by_answer: dict[str, list[str]] = {}
+    noise_known = True
+    for point, rows in frame.groupby(list(axes), sort=True, dropna=False):
+        values = point if isinstance(point, tuple) else (point,)
+        at = " and ".join(axis_text(axis, v) for axis, v in zip(axes, values, strict=True))
+        ranking = rank(rows, noise_of(rows))
+        noise_known &= ranking.noise_known
+        by_answer.setdefault(_answer(ranking, rows["label"].nunique()), []).append(at)
+    names = " and ".join(axes)
+    said = [f"At {names} {_few(at, 'and', 12)}: {text}." for text, at in by_answer.items()]
+    if said and not noise_known:
+        said[0] += " Some of these differences have no interval; kvsim compare gives those it can."
+    return said
+
+
+def _answer(ranking: Ranking, num_labels: int) -> str:
+    if num_labels == 1:
+        return f"only {ranking.leader} was run"
+    judged = _listed([one.words for one in ranking.criteria])
+    if ranking.decided_by is None:
+        what = "equal in" if ranking.equal else "not told apart by"
+        return f"no winner, all {num_labels} are {what} {judged}"
+    names = _few(list(ranking.best), "or")
+    if len(ranking.best) == 1:
+        return f"{names} is best, with {ranking.decided_by.superlative}"
+    what = "equal" if ranking.equal else "not told apart"
+    return f"{names} ({what}) are best, with {ranking.decided_by.superlative}"
 
 
 def capacity_findings(frame: pd.DataFrame, axis: str, ceiling: float | None = None) -> list[str]:
@@ -112,11 +161,9 @@ def capacity_findings(frame: pd.DataFrame, axis: str, ceiling: float | None = No
     return sentences
 
 
-def _capacity(axis: str, size: float) -> str:
+def _capacity(axis: str, value: float) -> str:
     unit = CAPACITY_AXES[axis]
-    if unit.startswith("bytes"):
-        return f"{short(float(size))}B{unit.removeprefix('bytes')}"
-    return f"{size:,.0f} {unit}"
+    return f"{axis_text(axis, value)} {unit}".rstrip()
 
 
 def rate_findings(frame: pd.DataFrame, rate: str) -> list[str]:
@@ -161,16 +208,16 @@ def _tier_text(tier: str, rows: pd.DataFrame) -> str:
 
     stored, loaded = figure("bytes_stored").mean(), figure("bytes_loaded").mean()
     used, capacity = figure("used_bytes_max").max(), figure("capacity_bytes").max()
-    text = f"{short(stored)}B stored to tier {tier}, {short(loaded)}B loaded back"
+    text = f"{size(stored)} stored to tier {tier}, {size(loaded)} loaded back"
     share = figure("loaded_share").mean()
     if loaded and not math.isnan(share):
         text += f" ({percent(share)} of what was stored is ever loaded)"
     if (figure("chunks_evicted") + figure("stores_refused")).max() > 0:
         text += (
-            f". It ran full at {short(capacity)}B: a sweep over its capacity tells what more brings"
+            f". It ran full at {size(capacity)}: a sweep over its capacity tells what more brings"
         )
     else:
-        text += f". It held {short(used)}B at most, so more of it brings nothing on this workload"
+        text += f". It held {size(used)} at most, so more of it brings nothing on this workload"
     break_even = figure("break_even_bytes_per_s").max()
     if not loaded:
         return f"{text}. Nothing came back, so it did not pay."
@@ -182,15 +229,15 @@ def _tier_text(tier: str, rows: pd.DataFrame) -> str:
 def _pays(break_even: float, link: float) -> str:
     """Whether loading is quicker than computing again, by the bandwidths in bytes/s."""
     if math.isnan(link):
-        return f"Loading is quicker than computing again above {short(break_even)}B/s of link."
+        return f"Loading is quicker than computing again above {size(break_even)}/s of link."
     if link < break_even:
         return (
             f"Computing again would have been quicker than loading: the link reads "
-            f"{short(link)}B/s and would have to read {short(break_even)}B/s."
+            f"{size(link)}/s and would have to read {size(break_even)}/s."
         )
     return (
-        f"Loading beats computing again: the link reads {short(link)}B/s, "
-        f"{_times(link / break_even)} the {short(break_even)}B/s at which both take as long."
+        f"Loading beats computing again: the link reads {size(link)}/s, "
+        f"{_times(link / break_even)} the {size(break_even)}/s at which both take as long."
     )
 
 
@@ -201,12 +248,7 @@ def _times(factor: float) -> str:
 def cautions(frame: pd.DataFrame, warnings: Iterable[str]) -> list[str]:
     """What stands against taking the figures at face value."""
     said = list(dict.fromkeys(warnings))
-    refused = frame[frame["num_refused"] > 0]
-    said += [
-        f"{row['label']}: {int(row['num_refused'])} requests were refused; they are in no figure "
-        "but goodput."
-        for row in refused.to_dict("records")
-    ]
+    said += _refusals(frame)
     slower = frame["requests_per_s"] < 0.9 * frame["arrivals_per_s"].astype(float).fillna(0)
     queues = frame["queue_s.p50"] > 0.5 * frame["ttft_s.p50"]
     behind = frame[slower & queues]
@@ -219,6 +261,21 @@ def cautions(frame: pd.DataFrame, warnings: Iterable[str]) -> list[str]:
     if "seed" not in frame.columns or frame["seed"].nunique() < 2:
         said.append(
             "One seed: intervals are over stretches of this workload, not over other days' traffic."
+        )
+    return said
+
+
+def _refusals(frame: pd.DataFrame) -> list[str]:
+    """Which runs refused requests, with the pool they had."""
+    said = []
+    for label, rows in frame[frame["num_refused"] > 0].groupby("label", sort=False):
+        most = max(rows.to_dict("records"), key=lambda row: row["num_refused"])
+        count, asked = int(most["num_refused"]), int(most["num_refused"] + most["num_requests"])
+        pools = _few([f"{blocks:,.0f}" for blocks in sorted(set(rows["num_blocks"]))], "and", 6)
+        upto = "up to " if rows["num_refused"].nunique() > 1 else ""
+        said.append(
+            f"{label}: {upto}{count} of {asked} requests were refused, as the pool ({pools} "
+            "blocks) or the context is too small for them; they are in no figure but goodput."
         )
     return said
 
@@ -239,19 +296,19 @@ def other_axes(axes: Iterable[str], *shown: str) -> list[str]:
     return [axis for axis in axes if axis not in POLICY_KEYS and axis not in shown]
 
 
-def _criterion(frame: pd.DataFrame) -> str:
-    return "goodput" if _known(frame) else found_column(frame)
-
-
 def _known(frame: pd.DataFrame) -> bool:
     return "goodput" in frame.columns and bool(frame["goodput"].notna().any())
 
 
-def _means(frame: pd.DataFrame, column: str) -> pd.Series[float]:
-    import pandas as pd
+def _listed(words: Sequence[str], joint: str = "and") -> str:
+    return f" {joint} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
-    numbers = pd.to_numeric(frame[column], errors="coerce")
-    return numbers.groupby(frame["label"], sort=False).mean()
+
+def _few(names: Sequence[str], joint: str, most: int = 4) -> str:
+    """Names in a row, or the first of them and how many more there are."""
+    if len(names) <= most:
+        return _listed(names, joint)
+    return f"{', '.join(names[: most - 1])} {joint} {len(names) - most + 1} more"
 
 
 def _named(label: str, rows: pd.DataFrame) -> str:
@@ -276,34 +333,28 @@ def _figures(rows: pd.DataFrame) -> str:
     return "; ".join(parts)
 
 
-def _against(comparison: Comparison, criterion: str) -> Iterator[str]:
-    table = comparison.table[comparison.table["scope"] == "all"]
-    close = []
-    for case in comparison.cases:
-        rows = {row["figure"]: row for row in table[table["case"] == case].to_dict("records")}
-        row = rows.get(criterion)
-        if row is None or not exists(row["difference"]):
+def _behind(ranking: Ranking, comparison: Comparison | None) -> list[str]:
+    """Which others fell behind, a sentence for each figure by which they did."""
+    rows: dict[str, dict[str, Mapping[Any, Any]]] = {}
+    if comparison is not None:
+        table = comparison.table[comparison.table["scope"] == "all"]
+        for shown in table.to_dict("records"):
+            rows.setdefault(str(shown["case"]), {})[str(shown["figure"])] = shown
+    said = []
+    for criterion in ranking.criteria:
+        labels = [label for label, one in ranking.behind.items() if one == criterion]
+        if not labels:
             continue
-        if row["beyond_noise"] is not True:
-            close.append(f"{case}, {difference_text(row)}")
-            continue
-        ttft = rows.get("ttft_s.p50")
-        more = ""
-        if ttft is not None and ttft["beyond_noise"] is True:
-            more = f", TTFT p50 {difference_text(ttft)}"
-        yield f"{case} is behind it: {_words(criterion)} {difference_text(row)}{more}."
-    if close:
-        yield (
-            f"Not told from it by {_words(criterion)}: {'; '.join(close)}. Choose among these by "
-            "what else they keep."
-        )
-
-
-def _words(figure: str) -> str:
-    return {
-        "token_hit_rate": "token hit rate",
-        FOUND_RATE: "hit rate of device and tier",
-    }.get(figure, figure)
+        parts = []
+        for label in labels:
+            row = rows.get(label, {}).get(criterion.column)
+            has_difference = row is not None and exists(row["difference"])
+            parts.append(f"{label}, {difference_text(row)}" if row and has_difference else label)
+        joined = "; ".join(parts[:_MOST_BEHIND])
+        more = len(parts) - _MOST_BEHIND
+        rest = f"; and {more} more" if more > 0 else ""
+        said.append(f"Behind by {criterion.words}: {joined}{rest}.")
+    return said
 
 
 def _met(line: Series) -> str:

@@ -12,6 +12,7 @@ from kvsim.errors import KvsimError
 from kvsim.metrics.figures import FOUND_RATE, flat_figures
 from kvsim.metrics.tiers import SOURCES
 from kvsim.policies.names import policy_name
+from kvsim.results.tables import exact_size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,16 +21,34 @@ if TYPE_CHECKING:
 
     from kvsim.results.store import RunResult
     from kvsim.scenario import Scenario
-    from kvsim.study.sweeps import SweepResult
+    from kvsim.study.sweep_table import SweepResult
 
     Floats = npt.NDArray[np.float64]
     Results = RunResult | Mapping[str, RunResult] | Iterable[RunResult]
 
 POLICY_KEYS = ("cache.free_queue", "cache.retention_interval", "cache.enable_prefix_caching")
 """Keys that make a policy; an axis over one of them is part of the run's policy, not beside it."""
+_SIZES = {"capacity", "activation_reserve", "weight_bytes", "expert_bytes", "bytes_per_block"}
+"""Last parts of keys that are a size in bytes."""
 LINK_COLUMN = "link_bytes_per_s"
 """Column: bandwidth, efficiency included, at which the tier next to the device is read; NaN without
 one."""
+
+
+def axis_text(axis: str, value: Any) -> str:
+    """A value of an axis for people: numbers in full, sizes in their unit."""
+    import pandas as pd
+
+    if pd.isna(value):
+        return "null"
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if axis.rpartition(".")[2] in _SIZES:
+        return exact_size(value)
+    if axis.endswith(".bandwidth"):
+        return f"{exact_size(value)}/s"
+    return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}"
 
 
 def named_results(results: Results) -> dict[str, RunResult]:

@@ -9,6 +9,7 @@ their users, each with its source:
   one step and arrive together for ever, of which no measurement of this kind shows a trace.
 - TensorRT-LLM takes prompts whole: its step holds at least a prompt and the decodes
   (``max_num_tokens`` of the public scripts).
+- A note that says "together" names repetitions of one batch, not a closed loop.
 - A data-parallel degree of the square of the expert-parallel one is that of a node counted twice.
 - SGLang without a named chunk takes 8,192 tokens on Hopper and 16,384 on Blackwell (its default).
 - vLLM planned synchronously before 0.14; the others overlap.
@@ -129,6 +130,8 @@ class Point:
         model, gpu, layout = self._known()
         row, concurrency = self.row, self.concurrency
         num = whole(row, "num_prompts") or 10 * concurrency
+        if "together" in row.get("note", ""):
+            num = concurrency  # repetitions of a batch that is sent at once
         # The seed of public benchmark clients; the order of draws is theirs, too.
         random = np.random.RandomState(0)
         ratio = number(row, "len_low_ratio")

@@ -45,6 +45,11 @@ class Quantity:
     most: float | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def is_load(self) -> bool:
+        """Whether it says how much is asked of the node, so that an answer has to last."""
+        return self.name in (REQUEST_RATE, CONCURRENCY) or self.name.startswith("workload.")
+
     def rounded(self, value: float) -> float:
         """The value nearest to it that is possible."""
         possible = float(max(1, round(value))) if self.whole else value
@@ -114,6 +119,8 @@ def _following(scenario: Scenario, section: Section, last: str) -> float | None:
         from kvsim.scenario.keys import derive_blocks
 
         return derive_blocks(scenario).num_blocks
+    if last in ("max_num_seqs", "max_num_batched_tokens"):
+        return float(getattr(scenario, last))
     if isinstance(section, CpuOffload) and last == "num_chunks":
         from kvsim.policies.chunks import chunk_bytes, num_chunks_in
 

@@ -1,11 +1,13 @@
 """What a workload offers to reuse, whatever the cache: the prefix seen before, and how long ago.
 
-Read off the workload alone, in its order of arrival, as a cache of infinite size that keeps every
-aligned boundary would see it. No run is needed and none is simulated.
+Read off the workload in its order of arrival, as a cache of infinite size that keeps every aligned
+boundary would see it. Nothing is simulated; where arrivals depend on the run, one gives its times.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvsim.errors import KvsimError
@@ -14,6 +16,7 @@ from kvsim.workload import open_workload
 if TYPE_CHECKING:
     import pandas as pd
 
+    from kvsim.results.store import RunResult
     from kvsim.scenario import Scenario
     from kvsim.workload.request import Request
 
@@ -28,7 +31,7 @@ REUSE_COLUMNS: dict[str, str] = {
 """Columns of `reuse`, each with its meaning."""
 
 
-def reuse(scenario: Scenario) -> pd.DataFrame:
+def reuse(scenario: Scenario, requests: pd.DataFrame | None = None) -> pd.DataFrame:
     """A row a request, with the columns of `REUSE_COLUMNS`.
 
     A request can reuse the prompts of all requests before it, and their answers where a later
@@ -36,21 +39,36 @@ def reuse(scenario: Scenario) -> pd.DataFrame:
     over that of `prompt_tokens` is the most a prefix cache can reach on requests that do not
     overlap: the infinite-cache ceiling.
 
+    Args:
+        scenario: whose workload it is.
+        requests: of a run of it, for the times of arrival; needed where these depend on the run
+            (sessions in a closed loop, or a concurrency). Requests that are not there are left out.
+
     Raises:
-        KvsimError: the workload cannot be read, or its arrivals depend on the run.
+        KvsimError: the workload cannot be read, or its arrivals depend on the run and there is
+            none.
     """
     import pandas as pd
 
     unit = scenario.scheduler_block_tokens
-    workload = open_workload(scenario.workload, unit)
-    if workload.concurrency is not None:
+    if not arrivals_depend_on_run(scenario):
+        ordered = _each_request(scenario)
+    elif requests is None:
         raise KvsimError(
-            "workload: its arrivals depend on the run (concurrency is set), so idle times are not "
-            "known before it. Use a workload with times of arrival."
+            "workload: its arrivals depend on the run (sessions in a closed loop, or a "
+            "concurrency), so idle times are not known before it. Give the requests of a run."
         )
+    else:
+        arrivals_s = dict(zip(requests["request_id"], requests["arrival_s"], strict=True))
+        timed = [
+            replace(request, arrival_s=float(arrivals_s[request.request_id]))
+            for request in _each_request(scenario)
+            if request.request_id in arrivals_s
+        ]
+        ordered = iter(sorted(timed, key=lambda request: request.arrival_s))
     seen = _Seen()
     rows = []
-    for request in workload.requests:
+    for request in ordered:
         tokens, last_s = seen.longest(request, unit)
         idle_s = None if last_s is None else request.arrival_s - last_s
         rows.append(
@@ -61,19 +79,56 @@ def reuse(scenario: Scenario) -> pd.DataFrame:
     return frame.astype({"arrival_s": float, "idle_s": float})
 
 
+def reuse_by_run(
+    scenario: Scenario, results: Mapping[str, RunResult]
+) -> pd.DataFrame | dict[str, pd.DataFrame]:
+    """What the workload of some runs offered: one frame, or one a run where arrivals depend on it.
+
+    Args:
+        scenario: of the first run, where all have the same workload.
+        results: the runs, by name.
+
+    Raises:
+        KvsimError: the workload cannot be read.
+    """
+    alike = len({result.scenario.workload.model_dump_json() for result in results.values()}) < 2
+    if alike and not arrivals_depend_on_run(scenario):
+        return reuse(scenario)
+    return {name: reuse(result.scenario, result.requests) for name, result in results.items()}
+
+
 def ceiling(scenario: Scenario) -> float | None:
     """The token hit rate of an infinite cache that keeps everything; None without prompts.
+
+    Sessions are taken one after another: which of two sessions brings a prefix they share does not
+    change how often it can be found.
 
     Raises:
         KvsimError: the workload cannot be read.
     """
     unit = scenario.scheduler_block_tokens
     seen, reusable, prompts = _Seen(), 0, 0
-    for request in open_workload(scenario.workload, unit).requests:
+    for request in _each_request(scenario):
         reusable += seen.longest(request, unit)[0]
         prompts += request.num_prompt_tokens
         seen.add(request)
     return reusable / prompts if prompts else None
+
+
+def arrivals_depend_on_run(scenario: Scenario) -> bool:
+    """Whether requests wait for others to end, so that only a run tells when they arrive."""
+    workload = open_workload(scenario.workload, scenario.scheduler_block_tokens, scenario.seed)
+    return workload.sessions is not None or workload.concurrency is not None
+
+
+def _each_request(scenario: Scenario) -> Iterator[Request]:
+    """All requests, by arrival; those of sessions session by session, as each waits for others."""
+    workload = open_workload(scenario.workload, scenario.scheduler_block_tokens, scenario.seed)
+    if workload.sessions is None:
+        yield from workload.requests
+        return
+    for session in workload.sessions:
+        yield from (turn.request for turn in session.turns)
 
 
 class _Seen:

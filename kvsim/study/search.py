@@ -7,18 +7,17 @@ contents are the same and values differ by what they change alone (common random
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kvsim.errors import KvsimError, Problems, show, unknown_name
-from kvsim.metrics.figures import flat_figures
-from kvsim.metrics.summary import SUMMARY_KEYS
+from kvsim.errors import KvsimError, Problems
+from kvsim.results.tables import seconds
 from kvsim.scenario import Scenario
-from kvsim.study.quantities import Quantity, value_text
+from kvsim.study.objective import parse_objective
 from kvsim.study.quantities import quantity as quantity_of
-from kvsim.units import parse_bytes, parse_bytes_per_s, parse_seconds
+from kvsim.study.quantities import value_text
+from kvsim.study.trials import Bench, Trial
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,110 +25,10 @@ if TYPE_CHECKING:
 TOLERANCE = 0.02
 """Where a bisection ends: met and missed values this much apart, as a fraction."""
 NUM_DOUBLINGS_MAX = 24
+"""Most times a value is doubled or halved to find one that is met and one that is missed."""
 NUM_ALIKE_MAX = 3
 """Halvings of a load that leave the figures of an objective as they are, after which it is given
 up: requests that arrive together stay together, however slowly they come."""
-"""Most times a value is doubled or halved to find one that is met and one that is missed."""
-_COMPARISON = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|<|>)\s*(.*?)\s*")
-
-
-@dataclass(frozen=True, slots=True)
-class Clause:
-    """One comparison of an objective.
-
-    Attributes:
-        figure: dotted name in a summary laid flat, as `ttft_s.p99`.
-        is_below: whether the figure has to be below the limit, else above.
-        strict: whether being at the limit is missing it.
-        limit: bound of the figure, in its unit.
-    """
-
-    figure: str
-    is_below: bool
-    strict: bool
-    limit: float
-
-    def meets(self, value: float | None) -> bool:
-        """Whether a figure meets it; one that does not exist never does."""
-        if value is None or math.isnan(value):
-            return False
-        if value == self.limit:
-            return not self.strict
-        return (value < self.limit) == self.is_below
-
-    def __str__(self) -> str:
-        """As it is written."""
-        sign = ("<" if self.is_below else ">") + ("" if self.strict else "=")
-        return f"{self.figure} {sign} {self.limit:g}"
-
-
-def parse_objective(text: str) -> tuple[Clause, ...]:
-    """Read ``ttft_s.p99 < 2 and token_hit_rate >= 0.5``; limits may carry units.
-
-    Raises:
-        Problems: all parts that are no comparison of a known figure with a number.
-    """
-    clauses, problems = [], []
-    for part in re.split(r"\s+and\s+", text.strip()):
-        match = _COMPARISON.fullmatch(part)
-        if match is None:
-            problems.append(
-                f"{show(part)} is no comparison. Write it as in 'ttft_s.p99 < 2 and "
-                "token_hit_rate >= 0.5'."
-            )
-            continue
-        figure, sign, limit = match.groups()
-        if figure.split(".")[0] not in SUMMARY_KEYS:
-            problems.append(unknown_name("figure", figure.split(".")[0], SUMMARY_KEYS))
-            continue
-        try:
-            bound = parse_number(limit)
-        except ValueError as error:
-            problems.append(f"{figure}: {error}")
-            continue
-        clauses.append(Clause(figure, sign[0] == "<", len(sign) == 1, bound))
-    if problems:
-        raise Problems("objective", problems)
-    return tuple(clauses)
-
-
-def parse_number(value: object) -> float:
-    """A number, or a size, bandwidth or time with its unit, in bytes, bytes a second or seconds.
-
-    Raises:
-        ValueError: it is none of them.
-    """
-    for parse in (parse_seconds, parse_bytes_per_s, parse_bytes):
-        try:
-            return float(parse(value))
-        except ValueError:
-            continue
-    raise ValueError(f"{show(value)} is no number. Write one, as in 2, '15 ms' or '80 GiB'.")
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One value that was tried.
-
-    Attributes:
-        value: of the quantity.
-        figures: mean over the seeds of each figure of the objective; None where a run has none.
-        half_widths: half the width of its 95% interval; None where there is none.
-        met: whether the means meet the objective.
-        clear: whether they would, or would not, anywhere in their intervals; None without any.
-        num_seeds_met: seeds that meet it each for itself.
-        num_seeds: seeds it was tried with.
-        message: why a run failed, or did not count; else None.
-    """
-
-    value: float
-    figures: Mapping[str, float | None]
-    half_widths: Mapping[str, float | None]
-    met: bool
-    clear: bool | None
-    num_seeds_met: int
-    num_seeds: int
-    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +60,16 @@ class FindResult:
     notes: tuple[str, ...] = ()
 
     @property
+    def steady_s(self) -> float | None:
+        """How long a steady state was seen at `value`, in s; None where that means nothing.
+
+        That is how long sessions (requests, where there are none) still started after the first
+        had ended.
+        """
+        seen = next((trial.steady for trial in self.tried if trial.value == self.value), None)
+        return None if seen is None else seen.steady_s
+
+    @property
     def trials(self) -> pd.DataFrame:
         """A row a value: the figures with their half widths, and whether they met the objective."""
         import pandas as pd
@@ -184,6 +93,7 @@ class FindResult:
             "bracket": list(self.bracket),
             "noise": None if self.noise is None else list(self.noise),
             "monotone": self.monotone,
+            "steady_s": self.steady_s,
             "trials": [
                 {
                     "value": trial.value,
@@ -245,177 +155,13 @@ def find(
         problems.append(f"low: {low:g} is not below high ({high:g}). Swap them.")
     if problems:
         raise Problems("find", problems)
-    bench = _Bench(scenario, quantity_of(scenario, quantity), clauses, num_seeds, jobs, on_trial)
+    bench = Bench(scenario, quantity_of(scenario, quantity), clauses, num_seeds, jobs, on_trial)
     lowest, highest = _ends(bench, largest, low, high)
     return _bisected(bench, objective, largest, lowest, highest, tolerance)
 
 
-class _Bench:
-    """Tries values, each once."""
-
-    def __init__(
-        self,
-        scenario: Scenario,
-        setting: Quantity,
-        clauses: Sequence[Clause],
-        num_seeds: int,
-        jobs: int | None,
-        on_trial: Callable[[Trial], None] | None,
-    ) -> None:
-        self.scenario = scenario
-        self.setting = setting
-        self.clauses = clauses
-        self.seeds = tuple(range(scenario.seed, scenario.seed + num_seeds))
-        self.jobs = jobs
-        self.tell = on_trial or (lambda trial: None)
-        self.trials: dict[float, Trial] = {}
-        self.notes: list[str] = list(setting.notes)
-        self.results: dict[float, tuple[Mapping[str, float | None], ...]] = {}
-
-    def rounded(self, value: float) -> float:
-        """The value nearest to it that is possible."""
-        return self.setting.rounded(value)
-
-    def meets(self, value: float) -> bool:
-        """Whether a value meets the objective."""
-        value = self.rounded(value)
-        if value not in self.trials:
-            trial = self._try(value)
-            self.trials[value] = trial
-            self.tell(trial)
-        return self.trials[value].met
-
-    def same_results(self, value: float, other: float) -> bool:
-        """Whether two values gave the same in every figure: the quantity has no effect there."""
-        pair = [self.results.get(self.rounded(one)) for one in (value, other)]
-        return pair[0] is not None and pair[0] == pair[1]
-
-    def alike(self, value: float, other: float) -> bool:
-        """Whether two values gave the same figures of the objective, but for rounding."""
-        one, two = (self.trials[self.rounded(v)].figures for v in (value, other))
-        return all(
-            a is not None and b is not None and math.isclose(a, b, rel_tol=1e-6)
-            for a, b in zip(one.values(), two.values(), strict=True)
-        )
-
-    def _try(self, value: float) -> Trial:
-        from kvsim.study.parallel import each
-
-        names = tuple(dict.fromkeys(clause.figure for clause in self.clauses))
-        nothing = dict.fromkeys(names)
-        try:
-            changed = self.scenario.replace(self.setting.overrides(value), "find")
-        except Problems as error:
-            if not self.trials:
-                raise
-            message = "; ".join(error.problems)
-            return Trial(value, nothing, nothing, False, True, 0, len(self.seeds), message)
-        tasks = [changed.replace({"seed": seed}, "find") for seed in self.seeds]
-        outcomes = dict(each(_measure, [(task, names) for task in tasks], jobs=self.jobs))
-        runs = [outcomes[number] for number in range(len(tasks))]
-        if not self.trials and len(runs) > 1 and all(run == runs[0] for run in runs[1:]):
-            runs, self.seeds = runs[:1], self.seeds[:1]
-            self.notes.append(
-                "Nothing is drawn at random in this scenario: all seeds give the same run, so one "
-                "was used."
-            )
-        failed = next((run for run in runs if isinstance(run, str)), None)
-        measured = [run for run in runs if not isinstance(run, str)]
-        if failed is not None or not measured:
-            return Trial(value, nothing, nothing, False, True, 0, len(runs), failed)
-        if not self.trials:
-            self._check_figures(measured[0].known, names)
-        self.results[value] = tuple(run.everything for run in measured)
-        return self._judged(value, measured, names)
-
-    def _check_figures(self, known: Sequence[str], names: Iterable[str]) -> None:
-        problems = [unknown_name("figure", name, known) for name in names if name not in known]
-        if problems:
-            raise Problems("objective", problems)
-
-    def _judged(self, value: float, runs: Sequence[_Measured], names: Sequence[str]) -> Trial:
-        from kvsim.metrics.uncertainty import half_width
-
-        means: dict[str, float | None] = {}
-        widths: dict[str, float | None] = {}
-        for name in names:
-            values = [run.figures[name] for run in runs]
-            known = [figure for figure in values if figure is not None]
-            complete = len(known) == len(values)
-            means[name] = math.fsum(known) / len(known) if complete else None
-            if len(runs) > 1:
-                widths[name] = half_width(known) if complete else None
-            else:
-                widths[name] = runs[0].half_widths.get(name)
-        met_by = [all(c.meets(run.figures[c.figure]) for c in self.clauses) for run in runs]
-        met = all(clause.meets(means[clause.figure]) for clause in self.clauses)
-        message = None
-        refused = max(run.num_refused for run in runs)
-        if refused and met and "num_refused" not in names:
-            met, met_by = False, [False] * len(runs)
-            message = (
-                f"{refused} request{' is' if refused == 1 else 's are'} refused, so it does not "
-                f"count as met. Add 'and num_refused <= {refused}' to the objective to allow that."
-            )
-        clear = None
-        if message is None and all(width is not None for width in widths.values()):
-            clear = self._is_clear(means, widths)
-        return Trial(value, means, widths, met, clear, sum(met_by), len(runs), message)
-
-    def _is_clear(
-        self, means: Mapping[str, float | None], widths: Mapping[str, float | None]
-    ) -> bool:
-        """Whether the answer is the same at both ends of every interval."""
-        at_best, at_worst = [], []
-        for clause in self.clauses:
-            mean, width = means[clause.figure], widths[clause.figure] or 0.0
-            sign = -1 if clause.is_below else 1
-            at_best.append(clause.meets(None if mean is None else mean + sign * width))
-            at_worst.append(clause.meets(None if mean is None else mean - sign * width))
-        return all(at_best) == all(at_worst)
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """Of one run: the figures asked for, their half widths over stretches, and all there are.
-
-    `everything` leaves real time out, and the sizes of the pool and of tiers, which are no results;
-    `known` names all figures.
-    """
-
-    figures: Mapping[str, float | None]
-    half_widths: Mapping[str, float]
-    num_refused: int
-    everything: Mapping[str, float | None]
-    known: Sequence[str]
-
-
-def _is_no_result(figure: str) -> bool:
-    return figure in {"wall_s", "num_blocks"} or figure.endswith(".capacity_bytes")
-
-
-def _measure(task: tuple[Scenario, tuple[str, ...]]) -> _Measured | str:
-    """The figures of one run, or why it failed."""
-    from kvsim.metrics.uncertainty import level_half_widths
-    from kvsim.results.variants import run_variant
-
-    scenario, names = task
-    try:
-        result = run_variant(scenario)
-    except Problems as error:
-        return "; ".join(error.problems)
-    flat = flat_figures(result.summary)
-    return _Measured(
-        {name: flat.get(name) for name in names},
-        {name: w for name, w in level_half_widths(result.requests).items() if name in names},
-        result.summary["num_refused"],
-        {name: value for name, value in flat.items() if not _is_no_result(name)},
-        tuple(flat),
-    )
-
-
 def _ends(
-    bench: _Bench, largest: bool, low: float | None, high: float | None
+    bench: Bench, largest: bool, low: float | None, high: float | None
 ) -> tuple[float, float]:
     """Where to bisect: two values, tried, of which one is met and one missed if there are such."""
     easy, hard = (low, high) if largest else (high, low)
@@ -442,7 +188,7 @@ def _ends(
     return tuple(sorted((bench.rounded(easy), bench.rounded(hard))))  # type: ignore[return-value]
 
 
-def _walk(bench: _Bench, value: float, factor: float, *, until: bool) -> float:
+def _walk(bench: Bench, value: float, factor: float, *, until: bool) -> float:
     """Double or halve until the objective is met, or missed, or nothing changes any more."""
     value = begin = bench.rounded(value)
     num_alike = 0
@@ -472,7 +218,7 @@ def _walk(bench: _Bench, value: float, factor: float, *, until: bool) -> float:
 
 
 def _bisected(
-    bench: _Bench, objective: str, largest: bool, low: float, high: float, tolerance: float
+    bench: Bench, objective: str, largest: bool, low: float, high: float, tolerance: float
 ) -> FindResult:
     # `met_end` is the end that the best value is nearest to from the met side.
     met_end, missed_end = (low, high) if largest else (high, low)
@@ -490,9 +236,31 @@ def _bisected(
     return _concluded(bench, objective, largest, tried)
 
 
-def _concluded(
-    bench: _Bench, objective: str, largest: bool, tried: tuple[Trial, ...]
-) -> FindResult:
+def _steady_notes(name: str, tried: Sequence[Trial], value: float | None) -> list[str]:
+    """How long a steady state was seen at the answer, and that it was a burst where it was not."""
+    seen = next((trial.steady for trial in tried if trial.value == value), None)
+    if seen is None or value is None:
+        return []
+    one = seen.what.removesuffix("s")
+    at = f"at {name} {value_text(value)}"
+    facts = (
+        f"the {seen.count:,} {seen.what} start within {seconds(seen.starts_s)}, and a {one} lasts "
+        f"{seconds(seen.lasting_s)} (median)"
+    )
+    overload = seen.overload
+    growing = [] if overload is None else [f"{at[0].upper()}{at[1:]}: {overload.sentence()}."]
+    if not seen.is_burst:
+        return [f"A steady state was seen for {seconds(seen.steady_s)} {at}: {facts}.", *growing]
+    held = f"only for {seconds(seen.steady_s)}" if seen.steady_s else "not at all"
+    return [
+        f"Start-up burst: a steady state was seen {held} {at}: {facts}. The answer holds for a "
+        f"burst of {seen.count:,} {seen.what}, not for a load that lasts. Use a workload with more "
+        f"{seen.what}.",
+        *growing,
+    ]
+
+
+def _concluded(bench: Bench, objective: str, largest: bool, tried: tuple[Trial, ...]) -> FindResult:
     notes = list(bench.notes)
     # In order from the easy side to the hard one.
     outward = tried if largest else tried[::-1]
@@ -516,6 +284,7 @@ def _concluded(
         notes.append(
             f"Every value tried meets it: {value_text(value)} is only the {word} one tried."
         )
+    notes += _steady_notes(bench.setting.name, tried, value)
     unclear = [trial.value for trial in tried if trial.clear is False]
     if all(trial.clear is None or trial.message for trial in tried):
         notes.append("There is no interval for these figures: noise is not known.")

@@ -1,4 +1,4 @@
-"""The table of ``results/validation.md``: errors on what was fitted, and on what was not."""
+"""The part of ``results/validation.md`` on step times: errors on what was fitted, and what not."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ from kvsim.study.fitting_times import Errors, Observation
 from kvsim.study.measured import Point
 from kvsim.times.constants import Constants
 
+BEGIN, END = "<!-- step times -->", "<!-- end of step times -->"
+_HEADING = "## Step times against public measurements"
 _NONE = "-"
 _TABLES: list[tuple[str, Callable[[Point], str]]] = [("all", lambda _: "all"), *GROUPS.items()]
 
 
-def validation_page(
+def validation_part(
     predictions: Sequence[Prediction],
     observations: Sequence[Observation],
     held_out: Errors,
     constants: Constants,
     command: str,
 ) -> str:
-    """The page, in Markdown.
+    """The part, in Markdown, between its marks.
 
     Args:
         predictions: of all points under the constants, fitted to all of them.
         observations: the points that were fitted.
         held_out: errors of these, each under constants that were fitted to other set-ups.
         constants: those of the catalog.
-        command: that makes the page again.
+        command: that makes it again.
     """
     fit = constants.fit
     fitted = {seen.point.row["id"]: number for number, seen in enumerate(observations)}
     known = [p for p in predictions if p.point.row["id"] in fitted]
     lines = [
-        "# Step times against public measurements",
-        "",
-        f"Made by `{command}`; nothing here is edited by hand.",
+        BEGIN,
+        f"Made by `{command}`.",
         "",
         f"{len(known):,} points of {len({p.point.set_up for p in known})} set-ups (model, GPU,"
         " engine, precision, TP, EP), each simulated as the benchmark ran it. An error is",
@@ -74,7 +75,17 @@ def validation_page(
     lines += [f"Left out: {sum(len(ids) for ids in reasons.values())} points."]
     short = {reason: len(ids) for reason, ids in reasons.items()}
     lines += [""] + [f"- {count:,}: {reason}" for reason, count in sorted(short.items())]
+    lines.append(END)
     return "\n".join(lines) + "\n"
+
+
+def put_in(page: str, part: str) -> str:
+    """A page with this part in place of the one between its marks; at its end where it has none."""
+    before, begin, rest = page.partition(BEGIN)
+    if not begin:
+        return f"{page.rstrip()}\n\n{_HEADING}\n\n{part}".lstrip()
+    _, end, after = rest.partition(END)
+    return before + part.rstrip() + (after if end else "\n")
 
 
 def _of(signed: npt.NDArray[np.float64]) -> Off:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,23 @@ from kvsim.errors import KvsimError
 from kvsim.times.constants import Constants, catalog_constants
 
 _ENOUGH = 3  # set-ups, so that one of them does not speak alone
+_Row = tuple[tuple[str | None, ...], float | None, float | None]
+
+
+@dataclass(frozen=True)
+class Near:
+    """How far one kind of time was off for measured set-ups near one.
+
+    Attributes:
+        error: median over them of the median of |predicted / measured - 1|, each predicted with
+            constants that were fitted to others.
+        set_ups: how many they are.
+        near: what they have in common with the one that ran.
+    """
+
+    error: float
+    set_ups: int
+    near: str
 
 
 @dataclass(frozen=True)
@@ -22,47 +39,37 @@ class Trust:
 
     Attributes:
         provider: ``roofline``, ``constant`` or ``table``.
-        set_ups: measured set-ups near the one that ran; 0 where none was held against it.
-        near: what these have in common with it.
-        ttft_error: median over them of the median of |predicted / measured - 1|, each predicted
-            with constants that were fitted to others; None without.
-        tpot_error: the same of the time per token after the first.
+        ttft: of the time to the first token; None where no set-up near it was measured.
+        tpot: of the time per token after it; likewise.
     """
 
     provider: str
-    set_ups: int = 0
-    near: str = ""
-    ttft_error: float | None = None
-    tpot_error: float | None = None
+    ttft: Near | None = None
+    tpot: Near | None = None
 
     @property
     def sentence(self) -> str:
         """For people, on one line."""
-        if self.provider != "roofline" or self.set_ups == 0:
-            told = {
-                "constant": "a constant that was given",
-                "table": "a table of measured steps",
-                "roofline": "the roofline",
-            }[self.provider]
+        told = {
+            "constant": "a constant that was given",
+            "table": "a table of measured steps",
+            "roofline": "roofline",
+        }[self.provider]
+        known = {name: near for name, near in (("TTFT", self.ttft), ("TPOT", self.tpot)) if near}
+        if not known:
             return f"Step times: {told}; no measured set-up was held against this one."
-        within = [
-            f"{name} within {error:.0%}"
-            for name, error in (("TTFT", self.ttft_error), ("TPOT", self.tpot_error))
-            if error is not None
+        parts = [
+            f"{name} within {near.error:.0%} in {near.set_ups} set-ups near this one ({near.near})"
+            for name, near in known.items()
         ]
-        return (
-            f"Step times: roofline; {', '.join(within)} in the median of {self.set_ups} measured "
-            f"set-ups near this one ({self.near}), not fitted to them."
-        )
+        return f"Step times: {told}; {', '.join(parts)}: medians, without a fit to them."
 
     def as_json(self) -> dict[str, Any]:
         """For ``summary.json``."""
         return {
             "provider": self.provider,
-            "set_ups": self.set_ups,
-            "near": self.near,
-            "ttft_error": self.ttft_error,
-            "tpot_error": self.tpot_error,
+            "ttft": None if self.ttft is None else asdict(self.ttft),
+            "tpot": None if self.tpot is None else asdict(self.tpot),
             "says": self.sentence,
         }
 
@@ -80,30 +87,33 @@ def trust_in_roofline(
     """
     measured: Mapping[str, Any] = (constants or catalog_constants()).fit.get("set_ups", {})
     own = (model.name, gpu.name, gpu.generation, _kind(model))
-    rows = []
+    rows: list[_Row] = []
     for name, (_, ttft, tpot) in measured.items():
         its_model, its_gpu, its_engine = name.split("|")[:3]
         if its_engine == engine:
             rows.append(((its_model, its_gpu, *_told(its_model, its_gpu)), ttft, tpot))
-    levels: tuple[tuple[str, Collection[int]], ...] = (
-        ("same model and GPU", (0, 1)),
-        ("same model and generation of GPU", (0, 2)),
-        ("same kind of model and generation of GPU", (3, 2)),
-        ("same model", (0,)),
-        ("same kind of model", (3,)),
-        ("same engine", ()),
-    )
-    for near, keys in levels:
+    return Trust("roofline", _near(rows, own, 0), _near(rows, own, 1))
+
+
+_LEVELS: tuple[tuple[str, tuple[int, ...]], ...] = (
+    ("same model, GPU and engine", (0, 1)),
+    ("same model, generation and engine", (0, 2)),
+    ("same kind of model, generation and engine", (3, 2)),
+    ("same kind of model and engine", (3,)),
+    ("same generation and engine", (2,)),
+    ("same engine", ()),
+)
+"""What measured set-ups have in common with one, the nearest first: indices of what is compared."""
+
+
+def _near(rows: Sequence[_Row], own: tuple[str | None, ...], of: int) -> Near | None:
+    """The nearest set-ups of which enough were measured; ``of``: which of the errors."""
+    for near, keys in _LEVELS:
         alike = [row for row in rows if all(row[0][key] == own[key] for key in keys)]
-        if len(alike) >= _ENOUGH:
-            return Trust(
-                "roofline",
-                len(alike),
-                f"{engine}, {near}" if keys else near,
-                _median(row[1] for row in alike),
-                _median(row[2] for row in alike),
-            )
-    return Trust("roofline")
+        found = [error for _, *errors in alike if (error := errors[of]) is not None]
+        if len(found) >= _ENOUGH:
+            return Near(float(np.median(found)), len(found), near)
+    return None
 
 
 def _kind(model: Model) -> str:
@@ -116,8 +126,3 @@ def _told(model: str, gpu: str) -> tuple[str | None, str]:
         return catalog.gpu(gpu).generation, _kind(catalog.model(model))
     except KvsimError:
         return None, ""
-
-
-def _median(values: Any) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.median(known)) if known else None

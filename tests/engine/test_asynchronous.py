@@ -31,7 +31,7 @@ def scenario(requests: list[dict[str, Any]], **parts: Any) -> Scenario:
 
 
 def first_tokens(simulation: Simulation) -> list[float]:
-    return simulation.requests.frame().sort_values("index")["first_token_s"].tolist()
+    return simulation.requests.frame().sort_values("request_id")["first_token_s"].tolist()
 
 
 def with_engine(base: Scenario, **engine: Any) -> Scenario:
@@ -104,8 +104,8 @@ def test_with_a_tier_runs_are_their_steps_and_no_block_is_lost(
     base = scenario(
         requests,
         model={"groups": GROUPS},
-        node={"num_blocks": 260},
-        offload={"kind": kind, "capacity": "2 MB", "link": "pcie5-x16"},
+        node={"num_blocks": 170},
+        offload={"kind": kind, "capacity": "2 MB", "link": "pcie-gen5-x16"},
         engine={
             "max_model_len": 2048,
             "max_num_batched_tokens": 128,
@@ -125,7 +125,7 @@ def test_whoever_has_priority_is_served_first_and_preempted_last() -> None:
     requests = [{"prompt": [[f"p{n}", 320]], "output": 60, "priority": 2 - n % 3} for n in range(6)]
     base = scenario(requests, node={"num_blocks": 62})
     by_priority = simulate(with_engine(base, policy="priority")).requests.frame()
-    ends = by_priority.sort_values("index")["end_s"].tolist()
+    ends = by_priority.sort_values("request_id")["end_s"].tolist()
     assert max(ends[2], ends[5]) < min(ends[0], ends[1], ends[3], ends[4])
-    in_order = simulate(base).requests.frame().sort_values("index")["end_s"]
+    in_order = simulate(base).requests.frame().sort_values("request_id")["end_s"]
     assert in_order.is_monotonic_increasing

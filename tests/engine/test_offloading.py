@@ -294,7 +294,7 @@ def test_what_is_loaded_was_stored_and_tiers_hold_no_more_than_they_can(
             offload,
             model=HYBRID,
             cache={"retention_interval": 0},
-            node={"num_blocks": 129},
+            node={"num_blocks": 161},
         )
         assert frame["refused"].isna().all()
         assert summary["num_finished"] == len(history)

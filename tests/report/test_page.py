@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from html.parser import HTMLParser
@@ -12,14 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import kvsim
+from kvsim.cli import app
 from kvsim.errors import KvsimError
 from kvsim.report.page import default_report, report_html, write_report
 from kvsim.results.tables import seconds
 from kvsim.results.variants import run_variant, write_variant
 from kvsim.scenario import Scenario
 from kvsim.study.runs import read_runs
+from kvsim.study.sweep_table import write_sweep
 
 ROOT = Path(__file__).parents[2]
 VARIANTS = {
@@ -112,7 +117,7 @@ def test_the_numbers_are_those_of_the_runs(page: str, run_dir: Path) -> None:
     assert (
         "Which of the cache policies serves the trace mooncake_conversation.jsonl.gz best" in text
     )
-    assert "As keys of a scenario: cache.free_queue: " in text
+    assert re.search(r"As keys of a scenario: \S+ is cache.free_queue: ", text)
     assert "Differences from " in text
     assert "12,000 blocks" in text
     assert "TTFT up to 2.00 s" in text
@@ -167,11 +172,172 @@ def test_a_sweep(tmp_path: Path) -> None:
     assert "Token hit rate over node" in captions
     text = Words(page).text
     assert "6,000 to 24,000 blocks" in text
-    assert re.search(r"Best at node.num_blocks 6,000[0-9,; ]*: prepend, ", text)
+    assert re.search(r"At node.num_blocks 6,000[0-9, and]*: prepend, .* best, with the ", text)
     assert "An infinite cache that keeps everything would find" in text
     assert default_report(sweep.path) == sweep.path / "report.html"
     write_report(sweep.path, default_report(sweep.path))
     assert len(kvsim.load_sweep(sweep.path)) == 6
+
+
+def small(**more: Any) -> dict[str, Any]:
+    """A returning prompt beside others, in a pool where that matters."""
+    return {
+        "name": "small",
+        "model": {
+            "groups": [
+                {"kind": "full", "block_size": 16, "bytes_per_block": 4096},
+                {
+                    "kind": "sliding_window",
+                    "block_size": 16,
+                    "sliding_window": 64,
+                    "bytes_per_block": 4096,
+                },
+            ]
+        },
+        "node": {"num_blocks": 300},
+        "step_time": {"kind": "constant", "step_s": 0.01},
+        "workload": {
+            "kind": "script",
+            "requests": [
+                {"prompt": [["A", 1000]], "output": 2},
+                {"prompt": [["B", 1500]], "output": 2, "at_s": 1},
+                {"prompt": [["A", 1000], ["C", 50]], "output": 2, "at_s": 2},
+            ],
+        },
+        **more,
+    }
+
+
+def written(path: Path, variants: dict[str, dict[str, Any]], **more: Any) -> Path:
+    for name, keys in variants.items():
+        made = Scenario.from_data(small(**more)).replace(keys)
+        write_variant(path, run_variant(made, name, arguments=["run", "x.yaml"]))
+    return path
+
+
+def test_runs_of_different_set_ups_are_told_apart_and_not_ranked(tmp_path: Path) -> None:
+    """As `run --only boundary --set node.num_blocks=900` into the same directory leaves it."""
+    dense, boundary = {"cache.retention_interval": None}, {"cache.retention_interval": 0}
+    path = written(
+        tmp_path / "mixed",
+        {
+            "dense": {**dense, "node.num_blocks": 180},
+            "interval": {"cache.retention_interval": 256, "node.num_blocks": 180},
+            "boundary": {**boundary, "node.num_blocks": 900},
+        },
+    )
+    page = report_html(read_runs(path))
+    words = Words(page)
+    said = (
+        "These runs differ in more than their policy: node.num_blocks 180 (dense, interval), 900 "
+        "(boundary). Policies are ranked only among runs that have the rest in common."
+    )
+    assert said in words.text
+    assert words.text.index(said) < words.text.index("Recommendation")
+    assert "Use boundary" not in words.text
+    assert "At node.num_blocks 900: only boundary was run." in words.text
+    assert "At node.num_blocks 180: " in words.text
+    assert "Differences from" not in words.text
+
+
+def test_many_differences_are_one_set_up(tmp_path: Path) -> None:
+    other = {
+        "node.num_blocks": 900,
+        "engine.max_num_seqs": 7,
+        "engine.max_num_batched_tokens": 512,
+        "step_time.step_s": 0.02,
+        "cache.retention_interval": 0,
+    }
+    runs = read_runs(written(tmp_path / "mixed", {"a": {}, "b": other}))
+    assert runs.axes == ("set-up",)
+    assert list(runs.frame["set-up"]) == ["that of a", "that of b"]
+    assert "engine.max_num_seqs " in runs.told_first[0]
+    assert "cache.retention_interval" not in runs.told_first[0]
+
+
+def test_the_advice_does_not_name_the_worst(tmp_path: Path) -> None:
+    """All within the objective: what is found decides, and equal ones are called equal."""
+    path = written(
+        tmp_path / "plan",
+        {
+            "nothing": {"cache.enable_prefix_caching": False},
+            "boundary": {"cache.retention_interval": 0},
+            "interval": {"cache.retention_interval": 256},
+        },
+        objective={"ttft_s": 60},
+        node={"num_blocks": 900},
+    )
+    text = Words(report_html(read_runs(path))).text
+    found = re.search(r"Use (.*?): the highest token hit rate of 3 that tie in goodput", text)
+    assert found is not None
+    assert "boundary" in found[1]
+    assert "interval" in found[1]
+    assert "are equal in goodput, token hit rate and TTFT p50" in found[1]
+    assert "Behind by token hit rate: nothing, -" in text
+
+
+def test_a_report_says_first_what_of_a_sweep_is_missing(tmp_path: Path) -> None:
+    data = small(sweep={"grid": {"node.num_blocks": [100, 300, 400]}})
+    sweep = kvsim.sweep(Scenario.from_data(data), out=tmp_path / "sweep", jobs=1)
+    table = sweep.table
+    shutil.rmtree(sweep.path / table["run"][2])
+    cut = table.assign(status=["failed", "done", "not run"])
+    write_sweep(sweep.path, sweep.scenario, cut)
+    words = Words(report_html(read_runs(sweep.path)))
+    said = "1 of 3 runs (1 not run, 1 failed). The sweep was cut short: kvsim sweep again runs"
+    assert said in words.text
+    assert words.text.index(said) < words.text.index("Recommendation")
+
+
+def test_a_long_answer_is_cut_to_five_sentences(tmp_path: Path) -> None:
+    grid = {"node.num_blocks": [180, 300, 400], "cache.free_queue": ["append", "prepend-uncached"]}
+    variants = {f"v{n}": {"cache.retention_interval": 256 * n} for n in range(4)}
+    data = small(variants=variants, sweep={"grid": grid})
+    sweep = kvsim.sweep(Scenario.from_data(data), out=tmp_path / "sweep", jobs=1)
+    page = report_html(read_runs(sweep.path))
+    box = re.search(r'<div class="recommendation"><ul>(.*?)</ul>', page)
+    assert box is not None
+    assert box[1].count("<li>") == 5
+    assert "Further findings" in Words(page).headings
+
+
+def test_refusals_name_the_pool(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "r", {"a": {}, "b": {"cache.free_queue": "append"}}, node={"num_blocks": 180}
+    )
+    text = Words(report_html(read_runs(path))).text
+    refused = kvsim.load_result(path / "a").summary["num_refused"]
+    assert (f"a: {refused} of 3 requests were refused, as the pool (180 blocks)" in text) == bool(
+        refused
+    )
+
+
+@pytest.mark.parametrize("kind", ["run", "sweep"])
+def test_what_it_says_makes_it_again(kind: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """The scenario and the commands on the page, in an empty place, give the same figures."""
+    monkeypatch.chdir(tmp_path)
+    if kind == "run":
+        tier = {"kind": "cpu", "capacity": "1 MiB", "link": "pcie5"}
+        path = written(
+            tmp_path / "runs",
+            {"base": {}, "tier": {"offload": tier}, "wide": {"engine.max_num_seqs": 3}},
+        )
+    else:
+        data = small(variants={"a b": {}}, sweep={"grid": {"node.num_blocks": [300, 400]}})
+        path = kvsim.sweep(Scenario.from_data(data), out=tmp_path / "runs", jobs=1).path
+    runs = read_runs(path)
+    page = report_html(runs)
+    shown = page[page.index("How to reproduce this") :]
+    lines, text = (html.unescape(part) for part in re.findall(r"<pre>(.*?)</pre>", shown, re.S))
+    (tmp_path / "small.yaml").write_text(text)
+    for line in lines.splitlines():
+        program, *arguments = shlex.split(line)
+        assert program == "kvsim"
+        assert CliRunner().invoke(app, arguments).exit_code == 0
+    again = read_runs(tmp_path / "small-again")
+    assert (tmp_path / "small-again" / "report.html").is_file()
+    pair = [one.frame.drop(columns="wall_s").sort_values("label") for one in (runs, again)]
+    assert pair[0].reset_index(drop=True).equals(pair[1].reset_index(drop=True))
 
 
 def test_a_report_goes_where_a_run_can_still_be_replaced(run_dir: Path) -> None:

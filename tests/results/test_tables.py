@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kvsim.results.tables import difference_text, percent, seconds, short, summary_table
+from kvsim.results.tables import (
+    difference_text,
+    exact_size,
+    figure_text,
+    notes_by_name,
+    percent,
+    seconds,
+    short,
+    size,
+    summary_table,
+)
 
 
 def summary(**changes: Any) -> dict[str, Any]:
@@ -155,3 +165,55 @@ def test_80_columns_keep_what_matters_and_say_what_is_left_out() -> None:
 def test_thirty_variants_of_one_name_length_stay_a_line_each() -> None:
     text = shown({f"variant-{number:02}": summary() for number in range(30)}, 80)
     assert sum(line.startswith("variant-") for line in text.splitlines()) == 30
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [(None, "-"), (0, "0 B"), (999, "999 B"), (1_523_456_789_012, "1.52 TB"), (64e9, "64.0 GB")],
+)
+def test_sizes_that_were_counted(num_bytes: float | None, text: str) -> None:
+    assert size(num_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (8 * 2**30, "8 GiB"),
+        (2000 * 2**30, "2000 GiB"),
+        (1.5e12, "1.5 TB"),
+        (512, "512 B"),
+        (4096, "4 KiB"),
+        (1_523_456_789, "1.52 GB"),
+    ],
+)
+def test_sizes_that_were_asked_for(num_bytes: float, text: str) -> None:
+    assert exact_size(num_bytes) == text
+
+
+def test_notes_name_their_runs() -> None:
+    notes = {"a": ["both", "one", "one"], "b": ["both"], "c": ["both", "one"]}
+    assert notes_by_name(notes) == ["both", "a, c: one"]
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "text"),
+    [
+        ("token_hit_rate", 0.123, "12.3%"),
+        ("ttft_s.p99", 0.25, "250 ms"),
+        ("bytes_stored", 2e9, "2.00 GB"),
+        ("break_even_bytes_per_s", 4e9, "4.00 GB/s"),
+        ("evicted_blocks", 0.0, "0"),
+        ("requests_per_s", 2.0, "2.00"),
+    ],
+)
+def test_figures_by_name(figure: str, value: float, text: str) -> None:
+    assert figure_text(figure, value) == text
+
+
+def test_differences_of_bytes_and_of_next_to_nothing() -> None:
+    bytes_stored = {"figure": "bytes_stored", "difference": -2e9, "low": None, "beyond_noise": None}
+    assert difference_text(bytes_stored) == "-2.00 GB"
+    noisy = {**bytes_stored, "low": -3e9, "high": 1e9, "beyond_noise": False}
+    assert difference_text(noisy) == "within noise (-3.00 GB to +1.00 GB)"
+    ttft = {"figure": "ttft_s.p99", "difference": 9.7e-11, "low": None, "beyond_noise": None}
+    assert difference_text(ttft) == "same"

@@ -14,7 +14,7 @@ from kvsim.errors import Problems
 from kvsim.results.variants import run_variant, write_variant
 from kvsim.scenario.files import named_files
 from kvsim.scenario.reading import load_scenario, parse_axes, resolved_yaml, shareable_yaml
-from kvsim.study.sweeps import run_hash
+from kvsim.study.sweep_points import run_hash
 
 LENGTHS = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 18:00:{second:02d},{100 + second},{5 + second}\n" for second in range(20)

@@ -302,3 +302,89 @@ def test_tiers_are_compared_one_by_one(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["compare", *(str(tmp_path / n) for n in ("cpu", "disk"))])
     assert shown.exit_code == 0
     assert "tier disk, group 0" in shown.output
+
+
+def test_a_length_that_some_stretches_lack_has_no_interval(tmp_path: Path) -> None:
+    """One long prompt of 400: it is in one stretch of twenty, and so in no draw without that."""
+    path = tmp_path / "t.jsonl"
+    lines = [
+        {"timestamp": 1000 * n, "input_length": 512, "output_length": 2, "hash_ids": [n // 2]}
+        for n in range(399)
+    ]
+    longest = {"timestamp": 0, "input_length": 5120, "output_length": 2}
+    lines.insert(0, {**longest, "hash_ids": list(range(1000, 1010))})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    scenario = made(
+        tmp_path, workload={"kind": "trace", "path": "t.jsonl"}, node={"num_blocks": 900}
+    )
+    runs = [
+        replace(kvsim.run(scenario.replace({"cache.free_queue": queue})), variant=queue)
+        for queue in ("append", "prepend-uncached")
+    ]
+    comparison = compare(*runs)
+    assert row(comparison, "ttft_s.p50", "prompt 4k-16k")["low"] is None or math.isnan(
+        row(comparison, "ttft_s.p50", "prompt 4k-16k")["low"]
+    )
+    assert not math.isnan(row(comparison, "ttft_s.p50", "prompt <1k")["low"])
+
+
+def test_a_length_that_one_seed_lacks_is_still_there() -> None:
+    workload = {
+        "kind": "synthetic",
+        "num_sessions": 2,
+        "sessions": {"starts": "constant(per_s=1)"},
+        "content": [
+            {
+                "kind": "samples",
+                "prompt_tokens": "lognormal(median=1000, sigma=0.3)",
+                "num_samples": 1,
+                "output_tokens": 2,
+            }
+        ],
+    }
+    runs = [
+        replace(
+            kvsim.run(made(workload=workload, seed=seed, cache={"free_queue": queue})),
+            variant=queue,
+        )
+        for queue in ("append", "prepend-uncached")
+        for seed in range(6)
+    ]
+    scopes = set(compare(*runs).table["scope"])
+    assert {"prompt <1k", "prompt 1k-4k"} <= scopes
+    first = compare(runs[0], runs[6]).table["scope"]
+    assert len(scopes) > len(set(first)) or {"prompt <1k", "prompt 1k-4k"} <= set(first)
+
+
+def test_goodput_has_an_interval_over_stretches(traced: Scenario) -> None:
+    with_objective = traced.replace({"objective": {"ttft_s": 2.1}})
+    base = kvsim.run(with_objective)
+    other = replace(
+        kvsim.run(with_objective.replace({"cache.enable_prefix_caching": False})), variant="none"
+    )
+    found = row(compare(base, other), "goodput")
+    assert found["basis"] == "stretches"
+    assert found["difference"] < 0
+    assert found["beyond_noise"]
+    assert base.summary["goodput"] == found["reference"]
+
+
+def test_the_table_of_the_command_fits_80_columns(tmp_path: Path, monkeypatch: Any) -> None:
+    from rich.console import Console
+    from typer.testing import CliRunner
+
+    from kvsim.cli import app, compare
+
+    name = "a-variant-with-a-name-of-forty-characters"
+    tier = {"kind": "cpu", "capacity": "8 GiB", "link": "pcie5"}
+    model = {"groups": [{**group, "bytes_per_block": 4096} for group in MODEL["groups"]]}
+    for variant, more in (("base", {}), (name, {"offload": tier})):
+        write_variant(tmp_path, replace(kvsim.run(made(model=model, **more)), variant=variant))
+    monkeypatch.setattr(compare, "make_console", lambda: Console(width=80))
+    shown = CliRunner().invoke(
+        app, ["compare", str(tmp_path / "base"), str(tmp_path / name), "--all"]
+    )
+    assert shown.exit_code == 0, shown.output
+    table = [line for line in shown.output.splitlines() if not line.startswith("  offload")]
+    assert max(len(line.rstrip()) for line in table) <= 80
+    assert "tier cpu\n" in "\n".join(line.rstrip() for line in table) + "\n"

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from kvsim.study import findings
+from kvsim.study.ranking import rank
 
 POLICIES = {"old": "append, dense", "new": "prepend, boundary", "mid": "prepend, every 4,096"}
 
@@ -32,6 +33,8 @@ def runs(**hit_rates: float | list[float]) -> pd.DataFrame:
                     "bytes_stored": 0,
                     "bytes_loaded": 0,
                     "num_refused": 0,
+                    "num_requests": 10,
+                    "num_blocks": 6000,
                     "requests_per_s": 3.0,
                     "arrivals_per_s": 3.0,
                 }
@@ -71,19 +74,62 @@ def test_the_knee(rates: list[float], place: int | None) -> None:
     assert findings.knee([10 * 2**n for n in range(len(rates))], rates) == place
 
 
-def test_the_best_policy_with_what_is_behind_it_and_what_is_not() -> None:
-    comparison = against(old=(-0.2, -0.25, -0.16, True), mid=(-0.002, -0.01, 0.006, False))
-    assert findings.policy_findings(runs(old=0.05, new=0.25, mid=0.248), comparison) == [
+def test_the_best_policy_with_what_is_behind_it() -> None:
+    comparison = against(old=(-0.2, -0.25, -0.16, True), mid=(-0.1, -0.12, -0.08, True))
+    frame = runs(old=0.05, new=0.25, mid=0.15)
+    assert findings.policy_findings(frame, rank(frame), comparison) == [
         "Use new (prepend, boundary): the highest token hit rate of 3 (25.0% of prompt tokens "
         "found; TTFT p50 200 ms, p99 1.50 s).",
-        "old is behind it: token hit rate -20 points (-25 to -16).",
-        "Not told from it by token hit rate: mid, within noise (-1.0 to +0.6 points). Choose among "
-        "these by what else they keep.",
+        "Behind by token hit rate: old, -20 points (-25 to -16); mid, -10 points (-12 to -8).",
+    ]
+
+
+def test_a_tie_says_what_decided() -> None:
+    frame = runs(old=0.064, new=0.402, mid=0.402).assign(goodput=1.0)
+    assert findings.policy_findings(frame, rank(frame)) == [
+        "Use new (prepend, boundary) or mid (prepend, every 4,096), which are equal in goodput, "
+        "token hit rate and TTFT p50: the highest token hit rate of 3 that tie in goodput (40.2% "
+        "of prompt tokens found; TTFT p50 200 ms, p99 1.50 s; goodput 100.0%).",
+        "Behind by token hit rate: old.",
+    ]
+
+
+def test_equal_policies_have_no_winner() -> None:
+    frame = runs(old=0.4, new=0.4, mid=0.4)
+    assert findings.policy_findings(frame, rank(frame)) == [
+        "No winner: all 3 are equal in token hit rate and TTFT p50 (old: 40.0% of prompt tokens "
+        "found; TTFT p50 200 ms, p99 1.50 s)."
+    ]
+
+
+def test_thirty_that_are_behind_are_one_sentence() -> None:
+    rows = runs(new=[0.4], old=[0.1])
+    many = pd.concat([rows.iloc[:1], *(rows.iloc[1:].assign(label=f"o{n}") for n in range(30))])
+    sentences = findings.policy_findings(many, rank(many))
+    assert sentences[1] == "Behind by token hit rate: o0; o1; o2; o3; and 26 more."
+
+
+def test_the_best_at_each_point_falls_through_ties_too() -> None:
+    frame = pd.concat(
+        [
+            runs(old=0.1, new=0.4).assign(**{"node.num_blocks": 1000}),
+            runs(old=0.4, new=0.4).assign(**{"node.num_blocks": 2000}),
+            runs(old=0.1, new=0.4, mid=0.4).assign(**{"node.num_blocks": 3000}),
+            runs(mid=0.2).assign(**{"node.num_blocks": 4000}),
+        ]
+    ).assign(goodput=1.0)
+    assert findings.point_findings(frame, ["node.num_blocks"], lambda rows: None) == [
+        "At node.num_blocks 1,000: new is best, with the highest token hit rate. Some of these "
+        "differences have no interval; kvsim compare gives those it can.",
+        "At node.num_blocks 2,000: no winner, all 2 are equal in goodput, token hit rate and TTFT "
+        "p50.",
+        "At node.num_blocks 3,000: new or mid (equal) are best, with the highest token hit rate.",
+        "At node.num_blocks 4,000: only mid was run.",
     ]
 
 
 def test_seeds_are_averaged_before_the_best_is_chosen() -> None:
-    assert findings.best_label(runs(old=[0.1, 0.5], new=[0.31, 0.31])) == "new"
+    assert findings.best_label(runs(old=[0.1, 0.5, 0.1], new=[0.31, 0.61, 0.32])) == "new"
 
 
 def test_goodput_decides_where_there_is_an_objective() -> None:
@@ -92,7 +138,7 @@ def test_goodput_decides_where_there_is_an_objective() -> None:
 
 
 def test_one_policy_is_no_choice() -> None:
-    assert findings.policy_findings(runs(old=0.05), None) == []
+    assert findings.policy_findings(runs(old=0.05), rank(runs(old=0.05))) == []
 
 
 def capacities(**lines: list[float]) -> pd.DataFrame:
@@ -123,7 +169,7 @@ def test_bytes_of_a_tier_are_short() -> None:
     frame = capacities(new=[0.1, 0.29, 0.3]).rename(columns={"node.num_blocks": "offload.capacity"})
     frame["offload.capacity"] *= 2.0**30
     (sentence,) = findings.capacity_findings(frame, "offload.capacity")
-    assert sentence.startswith("new: 2.15TB of tier are enough for 29.0%, ")
+    assert sentence.startswith("new: 2000 GiB of tier are enough for 29.0%, ")
 
 
 def test_rates() -> None:
@@ -171,11 +217,11 @@ def test_tiers() -> None:
         break_even_bytes_per_s=[None, 4e9, None],
     )
     assert findings.tier_findings(frame) == [
-        "new: 5.00TB stored to tier cpu, 250GB loaded back (4.0% of what was stored is ever "
-        "loaded). It ran full at 1.00TB: a sweep over its capacity tells what more brings. Loading "
-        "beats computing again: the link reads 50.0GB/s, 12 times the 4.00GB/s at which both take "
-        "as long.",
-        "mid: 2.00TB stored to tier cpu, 0.00B loaded back. It held 400GB at most, so more of it "
+        "new: 5.00 TB stored to tier cpu, 250 GB loaded back (4.0% of what was stored is ever "
+        "loaded). It ran full at 1.00 TB: a sweep over its capacity tells what more brings. "
+        "Loading beats computing again: the link reads 50.0 GB/s, 12 times the 4.00 GB/s at which "
+        "both take as long.",
+        "mid: 2.00 TB stored to tier cpu, 0 B loaded back. It held 400 GB at most, so more of it "
         "brings nothing on this workload. Nothing came back, so it did not pay.",
     ]
 
@@ -185,10 +231,10 @@ def test_tiers() -> None:
     [
         (
             2e9,
-            "Computing again would have been quicker than loading: the link reads 2.00GB/s and "
-            "would have to read 8.00GB/s.",
+            "Computing again would have been quicker than loading: the link reads 2.00 GB/s and "
+            "would have to read 8.00 GB/s.",
         ),
-        (math.nan, "Loading is quicker than computing again above 8.00GB/s of link."),
+        (math.nan, "Loading is quicker than computing again above 8.00 GB/s of link."),
     ],
 )
 def test_a_tier_may_not_pay(link: float, text: str) -> None:
@@ -202,8 +248,8 @@ def test_a_tier_may_not_pay(link: float, text: str) -> None:
         break_even_bytes_per_s=[4e9, 8e9],
     )
     assert findings.tier_findings(frame) == [
-        "new: 2.00GB stored to tier cpu, 100MB loaded back (10.0% of what was stored is ever "
-        f"loaded). It held 3.00GB at most, so more of it brings nothing on this workload. {text}"
+        "new: 2.00 GB stored to tier cpu, 100 MB loaded back (10.0% of what was stored is ever "
+        f"loaded). It held 3.00 GB at most, so more of it brings nothing on this workload. {text}"
     ]
 
 
@@ -211,7 +257,7 @@ def test_what_a_tier_has_counts_where_there_is_one() -> None:
     frame = runs(old=0.05, new=0.25).assign(found_rate=[0.4, 0.3], link_bytes_per_s=math.nan)
     assert findings.best_label(frame) == "new"  # no tier
     frame["link_bytes_per_s"] = [1e9, math.nan]
-    assert findings.policy_findings(frame, None) == [
+    assert findings.policy_findings(frame, rank(frame))[:1] == [
         "Use old (append, dense): the highest hit rate of device and tier of 2 (40.0% of prompt "
         "tokens found, 5.0% on the device; TTFT p50 200 ms, p99 1.50 s)."
     ]
@@ -225,7 +271,8 @@ def test_cautions() -> None:
     frame = runs(old=[0.1, 0.2])
     frame["num_refused"] = [0, 4]
     assert findings.cautions(frame, []) == [
-        "old: 4 requests were refused; they are in no figure but goodput."
+        "old: 4 of 14 requests were refused, as the pool (6,000 blocks) or the context is "
+        "too small for them; they are in no figure but goodput."
     ]
     frame = runs(old=[0.1, 0.2]).assign(requests_per_s=1.0)
     assert findings.cautions(frame, []) == []  # a long last answer is no queue

@@ -9,7 +9,7 @@ import pytest
 
 from kvsim.errors import KvsimError
 from kvsim.scenario import Scenario
-from kvsim.study.reuse import REUSE_COLUMNS, ceiling, reuse
+from kvsim.study.reuse import REUSE_COLUMNS, ceiling, reuse, reuse_by_run
 
 
 def scenario(*requests: dict[str, Any], block_size: int = 16, **workload: Any) -> Scenario:
@@ -79,9 +79,55 @@ def test_one_after_another_has_a_ceiling_but_no_idle_times() -> None:
     with pytest.raises(KvsimError) as caught:
         reuse(closed)
     assert str(caught.value) == (
-        "workload: its arrivals depend on the run (concurrency is set), so idle times are not "
-        "known before it. Use a workload with times of arrival."
+        "workload: its arrivals depend on the run (sessions in a closed loop, or a concurrency), "
+        "so idle times are not known before it. Give the requests of a run."
     )
+
+
+def sessions(**played: Any) -> Scenario:
+    """Two sessions of two turns in a closed loop, the second turn 5 s after the answer."""
+    data = scenario({"prompt": [["A", 16]]}).written()
+    data["workload"] = {
+        "kind": "synthetic",
+        "num_sessions": 6,
+        "sessions": {"starts": "constant(per_s=0.5)", **played},
+        "content": [
+            {
+                "kind": "samples",
+                "prompt_tokens": 1000,
+                "num_samples": 4,
+                "output_tokens": 8,
+            }
+        ],
+    }
+    return Scenario.from_data(data)
+
+
+def test_sessions_in_a_closed_loop_share_what_their_run_found() -> None:
+    from kvsim.results.variants import run_variant
+
+    made = sessions()
+    result = run_variant(made)
+    assert ceiling(made) == pytest.approx(0.75 * 992 / 1000)  # three of four samples find it
+    frame = reuse(made, result.requests)
+    assert len(frame) == 24
+    assert frame["arrival_s"].is_monotonic_increasing
+    assert (frame["reusable_tokens"] > 0).sum() == 18
+    share = frame["reusable_tokens"].sum() / frame["prompt_tokens"].sum()
+    assert share == pytest.approx(ceiling(made))
+    drawn = reuse_by_run(made, {"a": result})
+    assert isinstance(drawn, dict)
+    assert drawn["a"].equals(frame)
+
+
+def test_a_seed_of_ones_own_is_that_of_the_run() -> None:
+    from kvsim.results.variants import run_variant
+
+    made = sessions().replace(
+        {"seed": 5, "workload.content.0.prompt_tokens": "lognormal(median=900, sigma=0.5)"}
+    )
+    requests = run_variant(made).requests
+    assert reuse(made, requests)["prompt_tokens"].sum() == requests["prompt_tokens"].sum()
 
 
 def test_an_infinite_cache_reaches_the_ceiling() -> None:

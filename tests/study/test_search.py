@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 import kvsim
 from kvsim.errors import KvsimError, Problems
 from kvsim.scenario import Scenario
-from kvsim.study import search
-from kvsim.study.search import Clause, parse_number, parse_objective
+from kvsim.study import search, trials
+from kvsim.study.objective import Clause, parse_number, parse_objective
 
 
 def made(**changes: Any) -> Scenario:
@@ -176,19 +177,23 @@ def test_refused_requests_do_not_count_as_met() -> None:
 def fake(monkeypatch: Any, met: Any, *, drawn: float = 0.5) -> None:
     """Runs replaced by a figure that is 0 where a value is met and 1 where it is missed."""
 
-    def measure(task: tuple[Scenario, tuple[str, ...]]) -> search._Measured:
-        scenario, names = task
+    def measure(task: tuple[Scenario, tuple[str, ...], bool]) -> trials._Measured:
+        scenario, names, _ = task
         value = scenario.engine.max_num_seqs
         figure = 0.0 if met(value, scenario.seed) else 1.0
         everything = {names[0]: figure, "of_its_own": value + scenario.seed * drawn}
-        return search._Measured({names[0]: figure}, {names[0]: 0.0}, 0, everything, names)
+        return trials._Measured({names[0]: figure}, {names[0]: 0.0}, 0, everything, names)
 
-    monkeypatch.setattr(search, "_measure", measure)
+    monkeypatch.setattr(trials, "_measure", measure)
 
 
 def largest(**options: Any) -> search.FindResult:
     return kvsim.find(
-        made(), largest="engine.max_num_seqs", objective="goodput < 0.5", jobs=1, **options
+        made(engine={"max_num_seqs": 256}),
+        largest="engine.max_num_seqs",
+        objective="goodput < 0.5",
+        jobs=1,
+        **options,
     )
 
 
@@ -317,3 +322,95 @@ def test_the_command_shows_each_variant(tmp_path: Path) -> None:
     found = json.loads(printed.stdout)["variants"]["append"]
     assert found["bracket"][0] == found["value"]
     assert found["trials"][0]["figures"].keys() == {"token_hit_rate"}
+
+
+def burst(num_sessions: int) -> Scenario:
+    """Sessions that last about 3 s each, on a node that is never full."""
+    return made(
+        node={"num_blocks": 40_000},
+        step_time={"kind": "constant", "step_s": 0.03},
+        workload={
+            "kind": "synthetic",
+            "num_sessions": num_sessions,
+            "sessions": {"starts": "constant(per_s=1)"},
+            "content": [
+                {"kind": "samples", "prompt_tokens": 100, "num_samples": 1, "output_tokens": 100}
+            ],
+        },
+    )
+
+
+def test_a_start_up_burst_is_said() -> None:
+    found = kvsim.find(
+        burst(20),
+        largest="request_rate",
+        objective="ttft_s.p99 < 10",
+        low=2,
+        high=20,
+        tolerance=0.5,
+    )
+    assert found.value == 20
+    # 20 sessions start within 0.95 s, and each takes 100 steps of 30 ms and waits for one to end.
+    assert found.steady_s == 0
+    (note,) = [note for note in found.notes if note.startswith("Start-up burst")]
+    lasting = re.search(r"a session lasts (3\.0\d s) \(median\)", note)
+    assert lasting is not None
+    assert note == (
+        "Start-up burst: a steady state was seen not at all at request_rate 20: the 20 sessions "
+        f"start within 950 ms, and a session lasts {lasting[1]} (median). The answer holds for a "
+        "burst of 20 sessions, not for a load that lasts. Use a workload with more sessions."
+    )
+    assert found.as_json()["steady_s"] == 0
+
+
+def test_how_long_a_steady_state_was_seen_is_said() -> None:
+    found = kvsim.find(
+        burst(100),
+        largest="request_rate",
+        objective="ttft_s.p99 < 10",
+        low=1,
+        high=2,
+        tolerance=0.5,
+    )
+    assert found.value == 2
+    assert found.steady_s == pytest.approx(99 / 2 - 3.0, abs=0.1)
+    assert any(note.startswith("A steady state was seen for 46.") for note in found.notes)
+    assert not any(note.startswith("Start-up burst") for note in found.notes)
+
+
+def test_a_pool_is_no_load() -> None:
+    found = kvsim.find(
+        made(), smallest="node.num_blocks", objective="token_hit_rate >= 0", low=60, high=200
+    )
+    assert found.steady_s is None
+    assert not any("steady state" in note for note in found.notes)
+
+
+def test_the_table_of_the_command_fits_80_columns(tmp_path: Path, monkeypatch: Any) -> None:
+    from rich.console import Console
+    from typer.testing import CliRunner
+
+    from kvsim.cli import app
+    from kvsim.cli import find as command
+
+    path = tmp_path / "s.yaml"
+    path.write_text(json.dumps(made().written()))
+    monkeypatch.setattr(command, "make_console", lambda: Console(width=80))
+    objective = "token_hit_rate >= 0.3 and ttft_s.p99 < 100 and output_tokens_per_s > 0 and "
+    objective += "requests_per_s > 0 and num_refused < 2 and queue_s.p99 < 100"
+    arguments = ["find", str(path), "--smallest", "node.num_blocks", "--objective", objective]
+    shown = CliRunner().invoke(app, [*arguments, "--low", "60", "--high", "120"])
+    assert shown.exit_code == 0, shown.output
+    assert max(len(line.rstrip()) for line in shown.output.splitlines()) <= 80
+    assert "more columns with --wide" in shown.output
+    assert "more columns" not in CliRunner().invoke(app, [*arguments, "--wide"]).output
+
+
+def test_help_is_whole_at_80_columns(monkeypatch: Any) -> None:
+    from typer.testing import CliRunner
+
+    from kvsim.cli import app
+
+    for command in ("find", "sweep", "compare", "report"):
+        shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"})
+        assert "…" not in shown.output

@@ -13,13 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+from typer.testing import CliRunner
 
 import kvsim
 from kvsim.errors import KvsimError, Problems
 from kvsim.metrics.summary import SUMMARY_KEYS
 from kvsim.scenario import Scenario
 from kvsim.study import parallel, sweeps
-from kvsim.study.sweeps import RUN_COLUMNS, SWEEP_FILE, Progress, expand_sweep, load_sweep, run_hash
+from kvsim.study.runs import read_runs
+from kvsim.study.sweep_points import expand_sweep, run_hash
+from kvsim.study.sweep_table import RUN_COLUMNS, SWEEP_FILE, load_sweep
+from kvsim.study.sweeps import Progress
 
 
 def data(**changes: Any) -> dict[str, Any]:
@@ -50,6 +55,22 @@ def made(**changes: Any) -> Scenario:
     return Scenario.from_data(data(**changes))
 
 
+DRAWN = {
+    "kind": "synthetic",
+    "num_sessions": 3,
+    "sessions": {"starts": "poisson(per_s=1)"},
+    "content": [
+        {
+            "kind": "samples",
+            "prompt_tokens": "lognormal(median=1000, sigma=0.1)",
+            "num_samples": 2,
+            "output_tokens": 4,
+        }
+    ],
+}
+"""A workload whose prompts and starts are drawn, so that seeds differ."""
+
+
 def problems(call: Callable[[], object]) -> list[str]:
     with pytest.raises(Problems) as caught:
         call()
@@ -66,6 +87,7 @@ def test_every_combination_is_a_point() -> None:
     scenario = made(
         seed=7,
         variants=VARIANTS,
+        workload=DRAWN,
         sweep={
             "grid": {"node.num_blocks": [200, 400]},
             "zip": {"engine.max_num_seqs": [1, 2], "step_time.step_s": ["5 ms", "10 ms"]},
@@ -192,6 +214,7 @@ def test_a_hash_follows_what_a_run_follows_from(tmp_path: Path) -> None:
 def test_a_sweep_is_run_kept_and_read_again(tmp_path: Path) -> None:
     scenario = made(
         variants=VARIANTS,
+        workload=DRAWN,
         sweep={"grid": {"node.num_blocks": [10, 11, 400]}, "seeds": [3, 4]},
     )
     told: list[Progress] = []
@@ -209,7 +232,7 @@ def test_a_sweep_is_run_kept_and_read_again(tmp_path: Path) -> None:
     failed = table[table["status"] == "failed"]
     assert set(failed["node.num_blocks"]) == {10, 11}
     assert failed["token_hit_rate"].isna().all()
-    assert failed["message"].iloc[0].startswith("workload: none of its 3 requests can run. The ")
+    assert failed["message"].iloc[0].startswith("workload: none of its 6 requests can run. The ")
     done = table[table["status"] == "done"]
     assert done["message"].isna().all()
     for row in done.to_dict(orient="records"):
@@ -407,10 +430,23 @@ def test_an_interrupted_sweep_leaves_nothing_half_done(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert b"Traceback" not in errors
-    kept = [entry for entry in out.iterdir() if entry.name != ".lock"]
+    kept = [entry for entry in out.iterdir() if entry.is_dir()]
     assert 1 <= len(kept) < 8
     for directory in kept:
         kvsim.load_result(directory)
+
+    cut = load_sweep(out)  # there from the start, and knows what was finished since
+    assert list(cut.table["status"]).count("done") == len(kept)
+    assert list(cut.table["status"]).count("not run") == 8 - len(kept)
+    done = cut.table[cut.table["status"] == "done"]
+    assert done["token_hit_rate"].notna().all()
+    with pytest.raises(KvsimError, match="was not run. Run kvsim sweep again."):
+        cut.result(cut.table[cut.table["status"] == "not run"]["run"].iloc[0])
+    told_first = read_runs(out).told_first
+    assert told_first == [
+        f"{len(kept)} of 8 runs ({8 - len(kept)} not run). The sweep was cut short: kvsim sweep "
+        "again runs what is missing."
+    ]
 
     stale = out / f".{kept[0].name}.new-12345678"  # as one that was killed outright leaves it
     stale.mkdir()
@@ -422,8 +458,6 @@ def test_an_interrupted_sweep_leaves_nothing_half_done(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_the_table_and_json(tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
     from kvsim.cli import app
 
     path = tmp_path / "s.yaml"
@@ -445,3 +479,76 @@ def test_the_command_prints_the_table_and_json(tmp_path: Path) -> None:
         "  --vary b: 1 is not a list of values. Write [a, b].\n"
         "  --vary c: line 1, column 3: expected ',' or ']', but got '<stream end>'."
     )
+
+
+def test_seeds_that_draw_nothing_are_one_run_and_a_note(tmp_path: Path) -> None:
+    told: list[Progress] = []
+    result = kvsim.sweep(
+        made(variants=VARIANTS), seeds=5, out=tmp_path, jobs=1, on_progress=told.append
+    )
+    assert told[-1] == Progress(2, 2, 0)
+    assert list(result.table["seed"]) == [0, 0]
+    assert result.notes == (
+        "Nothing is drawn at random in scenario small: all 5 seeds would give the same run, so one "
+        "is run, with seed 0.",
+    )
+
+
+def test_only_the_points_that_draw_are_run_with_every_seed() -> None:
+    constant = {**DRAWN, "sessions": {"starts": "constant(per_s=1)"}}
+    constant["content"] = [{**DRAWN["content"][0], "prompt_tokens": 1000}]  # type: ignore[index]
+    scenario = made(
+        workload=constant,
+        sweep={
+            "grid": {"workload.sessions.starts": ["constant(per_s=1)", "poisson(per_s=1)"]},
+            "seeds": 3,
+        },
+    )
+    points = expand_sweep(scenario)
+    assert [point.seed for point in points] == [0, 0, 1, 2]
+    assert points[0].other_seeds == (1, 2)
+    (note,) = sweeps.seeds_note(scenario, points)
+    assert note.startswith("Nothing is drawn at random in 1 of the 4 runs: all 3 seeds would ")
+
+
+def test_some_variants_alone(tmp_path: Path) -> None:
+    from kvsim.cli import app
+
+    result = kvsim.sweep(made(variants=VARIANTS), only=["boundary"], out=tmp_path, jobs=1)
+    assert list(result.table["variant"]) == ["boundary"]
+    path = tmp_path / "s.yaml"
+    path.write_text(json.dumps(data(variants={"base": {}, **VARIANTS})))
+    command = ["sweep", str(path), "--out", str(tmp_path / "out"), "--jobs", "1"]
+    shown = CliRunner().invoke(app, [*command, "--only", "base", "--only", "dense"])
+    assert shown.exit_code == 0
+    assert list(load_sweep(tmp_path / "out").table["variant"]) == ["base", "dense"]
+    wrong = CliRunner().invoke(app, [*command, "--only", "dens"])
+    assert str(wrong.exception) == f"{path}: --only: unknown variant 'dens'. Did you mean 'dense'?"
+
+
+def test_the_table_stays_within_80_columns(tmp_path: Path, monkeypatch: Any) -> None:
+    from kvsim.cli import app, sweep
+
+    monkeypatch.setattr(sweep, "make_console", lambda: Console(width=80))
+    many = data(
+        objective={"ttft_s": 0.1},
+        variants={"a-variant-with-quite-a-name": {}, "dense": {"cache.retention_interval": None}},
+        offload={"kind": "cpu", "capacity": "8 GiB", "link": "pcie5"},
+        sweep={"grid": {"offload.capacity": ["8 GiB", "1.5 TB"], "node.num_blocks": [200, 400]}},
+    )
+    many["model"]["groups"] = [
+        {**group, "bytes_per_block": 4096} for group in many["model"]["groups"]
+    ]
+    path = tmp_path / "s.yaml"
+    path.write_text(json.dumps(many))
+    command = ["sweep", str(path), "--out", str(tmp_path / "out"), "--jobs", "1"]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    lines = shown.output.splitlines()
+    assert max(len(line.rstrip()) for line in lines[:-1]) <= 80
+    assert any("1.5 TB" in line for line in lines)
+    assert any("8 GiB" in line and "200" in line and "100.0%" in line for line in lines)
+    assert any("more columns with --wide" in line for line in lines)
+    wide = CliRunner().invoke(app, [*command, "--wide"]).output
+    assert "more columns" not in wide
+    assert load_sweep(tmp_path / "out").table["run"][0] in wide

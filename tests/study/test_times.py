@@ -205,7 +205,8 @@ def test_what_a_run_says_of_its_step_times() -> None:
 
     model, gpu = catalog.model("llama-3.3-70b"), catalog.gpu("h200")
     trust = trust_in_roofline(model, gpu, "vllm")
-    assert trust.set_ups >= 3 and trust.ttft_error is not None and trust.tpot_error is not None
+    assert trust.ttft is not None and trust.ttft.set_ups >= 3 and 0 < trust.ttft.error < 0.5
+    assert trust.tpot is not None and trust.as_json()["tpot"]["near"].startswith("same model")
     assert "TTFT within" in trust.sentence and "near this one" in trust.sentence
     bare = Constants(catalog_constants().entries, {})
     assert "no measured set-up" in trust_in_roofline(model, gpu, "vllm", bare).sentence
