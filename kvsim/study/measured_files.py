@@ -106,7 +106,7 @@ def scenario_columns(scenario: Scenario) -> dict[str, str]:
         "precision": scenario.model_spec.precision,
         "tp": str(scenario.num_ranks),
         "engine": chosen.engine if isinstance(chosen, RooflineStepTime) else "",
-        "gpu": scenario.node.gpu or "",
+        "gpu": "" if scenario.gpu_spec is None else scenario.gpu_spec.name,
         "chunk": str(scenario.max_num_batched_tokens),
         "max_num_seqs": str(scenario.max_num_seqs),
         "async_scheduling": str(scenario.async_scheduling).lower(),
