@@ -317,7 +317,7 @@ def test_what_it_says_makes_it_again(kind: str, tmp_path: Path, monkeypatch: Any
     """The scenario and the commands on the page, in an empty place, give the same figures."""
     monkeypatch.chdir(tmp_path)
     if kind == "run":
-        tier = {"kind": "cpu", "capacity": "1 MiB", "link": "pcie5"}
+        tier = {"kind": "cpu", "capacity": "1 MiB", "link": "pcie-gen5-x16"}
         path = written(
             tmp_path / "runs",
             {"base": {}, "tier": {"offload": tier}, "wide": {"engine.max_num_seqs": 3}},
