@@ -227,6 +227,7 @@ def test_a_sweep_is_run_kept_and_read_again(tmp_path: Path) -> None:
     assert set(table.columns) >= (
         SUMMARY_KEYS.keys()
         - {"warnings", "ttft_s", "tpot_s", "queue_s", "evicted_by_group", "hit_split", "tiers"}
+        - {"step_times"}
     )
     assert list(table["node.num_blocks"]) == [10, 10, 11, 11, 400, 400] * 2
     assert list(table["seed"]) == [3, 4] * 6
