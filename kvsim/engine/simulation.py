@@ -150,8 +150,8 @@ def fitted_range_warnings(scenario: Scenario, requests: pd.DataFrame) -> list[st
         scenario: what ran.
         requests: with the columns of ``REQUEST_COLUMNS``.
     """
-    chosen = scenario.step_time
-    if not isinstance(chosen, RooflineStepTime) or not chosen.constants or not scenario.node.gpu:
+    chosen, gpu = scenario.step_time, scenario.gpu_spec
+    if not isinstance(chosen, RooflineStepTime) or not chosen.constants or gpu is None:
         return []
     ran = requests[requests["refused"].isna()]
     begun = np.sort((ran["arrival_s"] + ran["queue_s"]).to_numpy())
@@ -165,7 +165,7 @@ def fitted_range_warnings(scenario: Scenario, requests: pd.DataFrame) -> list[st
         "context_tokens": float((ran["prompt_tokens"] + ran["output_tokens"]).max()),
         "step_tokens": min(float(scenario.max_num_batched_tokens), batch * max(longest, 1.0)),
     }
-    set_up = (scenario.model_spec.name, scenario.node.gpu, chosen.engine, str(scenario.num_ranks))
+    set_up = (scenario.model_spec.name, gpu.name, chosen.engine, str(scenario.num_ranks))
     constants = _constants(chosen) or catalog_constants()
     return range_warnings(constants, Path(chosen.constants).name, set_up, reached)
 
