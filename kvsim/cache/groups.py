@@ -3,6 +3,7 @@
 A sequence that holds blocks has a *slot*: a row of every array here. A block table is kept in a
 ring that is as long as what a group can hold at once: for full attention every position, for a
 sliding window only those the window and the tokens in flight can cover.
+One file because all that reads or writes a table relies on how its ring is laid out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The door of the core: look up, allocate, append, free, reset."""
+"""The door of the core: look up, allocate, append, free, reset.
+
+One file because `KVCache` alone owns and lengthens the arrays that all its methods hand to compiled
+code; apart, every length would be promised in one file and kept in another.
+"""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def _print(console: Console, name: str, result: FindResult, *, wide: bool) -> No
 
 
 def _columns(result: FindResult) -> list[Column]:
-    from kvsim.cli.tables import Column, heading
+    from kvsim.cli.tables import Column, figure_heading, heading
 
     quantity = result.quantity.partition("=")[0]
     columns = [
@@ -176,7 +176,7 @@ def _columns(result: FindResult) -> list[Column]:
     for number, figure in enumerate(tried[0].figures):
         cells = [_with_width(figure, t.figures[figure], t.half_widths[figure]) for t in tried]
         # The first stays; of a long objective the last figure makes room first.
-        columns.append(Column(figure.replace(".", "\n"), cells, 10 - number if number else None))
+        columns.append(Column(figure_heading(figure), cells, 10 - number if number else None))
     if max(trial.num_seeds for trial in result.tried) > 1:
         met = [f"{trial.num_seeds_met}/{trial.num_seeds}" for trial in result.tried]
         columns.append(Column("seeds\nmet", met))

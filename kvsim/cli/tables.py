@@ -58,7 +58,7 @@ def fitted(columns: Sequence[Column], width: int | None) -> Table:
     for column in leaving if width is not None else ():
         if sum(one.width + 1 for one in shown) > (width or 0):
             shown.remove(column)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     for column in shown:
         table.add_column(
             column.header,
@@ -73,6 +73,11 @@ def fitted(columns: Sequence[Column], width: int | None) -> Table:
         table.caption = f"{left_out} more columns with --wide, or in a wider terminal"
         table.caption_justify = "left"
     return table
+
+
+def figure_heading(figure: str) -> str:
+    """A figure's dotted name on lines of their own."""
+    return "\n".join(half for part in figure.split(".") for half in _halves(part))
 
 
 def heading(key: str, others: Sequence[str]) -> str:

@@ -150,7 +150,8 @@ def fitted_range_warnings(scenario: Scenario, requests: pd.DataFrame) -> list[st
         scenario: what ran.
         requests: with the columns of ``REQUEST_COLUMNS``.
     """
-    chosen, gpu = scenario.step_time, scenario.gpu_spec
+    chosen = scenario.step_time
+    gpu = scenario.gpu_spec
     if not isinstance(chosen, RooflineStepTime) or not chosen.constants or gpu is None:
         return []
     ran = requests[requests["refused"].isna()]

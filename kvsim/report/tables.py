@@ -109,9 +109,10 @@ def differences_table(comparison: Comparison | None) -> str:
         cells = "".join(f"<td>{safe(_cell(rows.get(name)))}</td>" for name in figures)
         body.append(f"<tr><td>{safe(case)}</td>{cells}</tr>")
     notes = "".join(f"<p>{safe(note)}</p>" for note in comparison.notes)
+    basis = _basis(table)
+    over = f", with 95% intervals over {basis}" if basis else ""
     return (
-        f"<p>Differences from {safe(comparison.reference)}, with 95% intervals over "
-        f"{safe(_basis(table))}:</p>"
+        f"<p>Differences from {safe(comparison.reference)}{safe(over)}:</p>"
         f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody>'
         f"</table></div>{notes}"
     )
@@ -119,6 +120,8 @@ def differences_table(comparison: Comparison | None) -> str:
 
 def _basis(table: pd.DataFrame) -> str:
     known = set(table["basis"].dropna())
+    if not known:
+        return ""
     if known == {"seeds"}:
         return "seeds, paired"
     return "stretches of the workload, the same in both runs"

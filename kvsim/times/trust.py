@@ -59,8 +59,8 @@ class Trust:
         if not known:
             return f"Step times: {told}; no measured set-up was held against this one."
         parts = [
-            f"{name} within {near.error:.0%} in {near.set_ups} set-up{'s' * (near.set_ups > 1)} "
-            f"near this one ({near.near})"
+            f"{name} within {near.error:.0%} in {near.set_ups} "
+            f"set-up{'s' * (near.set_ups > 1)} near this one ({near.near})"
             for name, near in known.items()
         ]
         return f"Step times: {told}; {', '.join(parts)}: medians, without a fit to them."

@@ -36,7 +36,7 @@ def test_figures_are_made_again(tmp_path: Path) -> None:
         f"Before.\n\n{opening}\n"
         "| variant | `token_hit_rate` | `ttft_s.p50` | `bytes_stored` |\n"
         "|---|---|---|---|\n"
-        "| dense | 25.0% | 500 ms | 2.00GB |\n"
+        "| dense | 25.0% | 500 ms | 2.00 GB |\n"
         "<!-- end -->\n\nAfter.\n"
     )
 

@@ -376,7 +376,7 @@ def test_the_table_of_the_command_fits_80_columns(tmp_path: Path, monkeypatch: A
     from kvsim.cli import app, compare
 
     name = "a-variant-with-a-name-of-forty-characters"
-    tier = {"kind": "cpu", "capacity": "8 GiB", "link": "pcie5"}
+    tier = {"kind": "cpu", "capacity": "8 GiB", "link": "pcie-gen5-x16"}
     model = {"groups": [{**group, "bytes_per_block": 4096} for group in MODEL["groups"]]}
     for variant, more in (("base", {}), (name, {"offload": tier})):
         write_variant(tmp_path, replace(kvsim.run(made(model=model, **more)), variant=variant))
