@@ -249,6 +249,7 @@ def make_point(
     row: Mapping[str, str],
     *,
     model: Model | None = None,
+    gpu: Gpu | None = None,
     lengths: tuple[Ints, Ints] | None = None,
 ) -> Point:
     """A row whose cells are right as a point, left out or not.
@@ -256,6 +257,7 @@ def make_point(
     Args:
         row: by column.
         model: what was served; None for the one of the catalog that the row names.
+        gpu: on what; likewise.
         lengths: of the requests that were sent; None to draw them.
     """
     engine = _ENGINES.get(row["engine"], row["engine"])
@@ -269,7 +271,7 @@ def make_point(
     if reason is None:
         try:
             model = model or at_precision(catalog.model(row["model"]), row["precision"])
-            gpu, layout = catalog.gpu(row["gpu"]), _layout(row)
+            gpu, layout = gpu or catalog.gpu(row["gpu"]), _layout(row)
             asynchronous = not (engine == "vllm" and _before(row.get("version", ""), (0, 14)))
             if row.get("async_scheduling"):
                 asynchronous = row["async_scheduling"].lower() in ("true", "1")

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kvsim import catalog
-from kvsim.catalog import Model
 from kvsim.errors import KvsimError, Problems, show, unknown_name
 from kvsim.scenario import RooflineStepTime, Scenario
 from kvsim.study.client_results import ClientRow, catalog_name, read_rows
@@ -81,7 +80,6 @@ def read_points(
     rows = [row for path in _files(paths) for row in read_rows(path)]
     where = ", ".join(path.name for path in paths[:3]) + (", ..." if len(paths) > 3 else "")
     given = {} if scenario is None else scenario_columns(scenario)
-    own_model = None if scenario is None else scenario.model_spec
     problems = [problem for row in rows for problem in row.problems]
     for number, row in enumerate(rows, start=1):
         problems += _complete(row, number, settings, given)
@@ -89,13 +87,13 @@ def read_points(
     used = [row for row in rows if row.left_out is None]
     problems += _missing(used) if used else []
     if not problems:
-        problems = list(dict.fromkeys(text for row in used for text in _wrong(row)))
+        problems = list(dict.fromkeys(text for row in used for text in _wrong(row, given)))
     if problems:
         more = len(problems) - _SHOWN
         raise Problems(
             where, problems[:_SHOWN] + ([f"and {more} more like these."] if more > 0 else [])
         )
-    return [_point(row, settings, given, own_model) for row in rows]
+    return [_point(row, settings, given, scenario) for row in rows]
 
 
 def scenario_columns(scenario: Scenario) -> dict[str, str]:
@@ -141,7 +139,7 @@ def _complete(
     """Fill in the row's cells; what its file and the scenario say otherwise is a problem."""
     said = {column: cell for column, cell in row.cells.items() if cell}
     named = catalog_name(row.served)
-    if named is not None and given.get("model") != "custom":
+    if named is not None and given.get("model", named) in catalog.model_names():
         said.setdefault("model", named)
     differ = [
         f"{row.place}{column}: {show(said[column])}, and the scenario says {show(given[column])}. "
@@ -150,7 +148,7 @@ def _complete(
         if column in said
         and column in given
         and column not in settings
-        and given[column] not in (said[column], "custom")
+        and given[column] != said[column]
     ]
     row.cells = {**given, **said, **settings}
     row.cells.setdefault("id", row.place.removesuffix(": ").removesuffix(", ") or str(number))
@@ -187,10 +185,10 @@ def _missing(rows: Sequence[ClientRow]) -> list[str]:
     return problems + bad_columns(columns)
 
 
-def _wrong(row: ClientRow) -> list[str]:
+def _wrong(row: ClientRow, given: Mapping[str, str]) -> list[str]:
     problems = bad_cells(row.cells, row.place)
     for column in ("model", "gpu", "precision"):
-        if row.cells[column] != "custom":  # the scenario's own model
+        if row.cells[column] != given.get(column):  # a scenario may have its own
             problems += _bad_name(column, row.cells[column], f"{row.place}{column}")
     if not any(row.cells.get(name) for name in TIMES):
         problems.append(f"{row.place}no time. Give at least one of {', '.join(TIMES)}.")
@@ -214,15 +212,20 @@ def _point(
     row: ClientRow,
     settings: Mapping[str, str],
     given: Mapping[str, str],
-    own_model: Model | None,
+    scenario: Scenario | None,
 ) -> Point:
     cells = row.cells
     if row.left_out is not None:
         shown = dict.fromkeys((*REQUIRED, *TIMES), "") | cells
         return Point(shown, math.nan, math.nan, False, False, left_out=row.left_out)
-    same = all(cells[key] == given.get(key) for key in ("model", "precision"))
-    model = own_model if same else None
-    if model is None and cells["model"] == "custom":
-        raise KvsimError("--set precision: the scenario's own model has one precision. Leave it.")
+    model, gpu = None, None
+    if scenario is not None and cells["gpu"] == given.get("gpu"):
+        gpu = scenario.gpu_spec
+    if scenario is not None and cells["model"] == given["model"]:
+        if cells["precision"] == given["precision"]:
+            model = scenario.model_spec
+        elif not isinstance(scenario.model, str):
+            text = "the model that the scenario writes down has one precision. Leave it."
+            raise KvsimError(f"--set precision: {text}")
     lengths = None if {"isl", "osl", "num_prompts"} & set(settings) else row.lengths
-    return make_point(cells, model=model, lengths=lengths)
+    return make_point(cells, model=model, gpu=gpu, lengths=lengths)

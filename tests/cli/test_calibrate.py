@@ -57,7 +57,7 @@ def test_a_scenario_names_the_constants(kvsim: Kvsim, tmp_path: Path, constants:
     assert answer.code == 0, answer.err
     summary = json.loads(answer.out)["variants"]["default"]
     assert summary["warnings"] == []
-    assert "1 measured set-up near this one" in summary["step_times"]["says"]
+    assert "in 1 set-up near this one" in summary["step_times"]["says"]
     origin = json.loads((out / "default" / "provenance.json").read_text(encoding="utf-8"))
     assert "mine.yaml" in origin["inputs_sha256"]
     plain = kvsim("run", scenario, "--set", "step_time.constants=null", "--out", out, "--json")

@@ -158,7 +158,7 @@ def test_files_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> N
     [
         ("gpu", "is no COLUMN=VALUE"),
         ("gqu=h100", "unknown column 'gqu'. Did you mean 'gpu'?"),
-        ("gpu=h201", "unknown GPU 'h201'. Did you mean 'h200'?"),
+        ("gpu=b201", "unknown GPU 'b201'. Did you mean 'b200'?"),
         ("model=llama-3.1-9b", "unknown model 'llama-3.1-9b'"),
     ],
 )
@@ -172,7 +172,10 @@ def test_a_scenarios_own_model_is_what_served(tmp_path: Path) -> None:
     own = """{groups: [{kind: full, block_size: 16, bytes_per_block: 2097152}], num_kv_heads: 8,
       total_parameters: 8e9, active_parameters: 8e9, weight_bytes: 16e9}"""
     path = tmp_path / "own.yaml"
-    path.write_text(SCENARIO.replace("llama-3.1-8b", own), encoding="utf-8")
+    path.write_text(
+        SCENARIO.replace("llama-3.1-8b", own).replace("gpus: 2", "gpus: 2, num_blocks: 90000"),
+        encoding="utf-8",
+    )
     scenario = load_scenario(path, check_files=False)
     (point,) = read_points([CLIENTS / "vllm.json"], {}, scenario)
     assert point.set_up == "custom|h100|sglang|bf16|2|1"
