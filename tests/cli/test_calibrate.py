@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import Kvsim
+
+from tests.cli.conftest import Kvsim
 
 CLIENTS = Path(__file__).parents[1] / "data" / "clients"
 SERVED = ("--set", "gpu=h100", "--set", "precision=bf16", "--set", "engine=vllm", "--set", "tp=1")

@@ -292,10 +292,14 @@ def test_the_quick_start() -> None:
         "prepend-interval-4096": ("prepend-uncached", 4096),
         "prepend-interval-32768": ("prepend-uncached", 32768),
         "prepend-boundary": ("prepend-uncached", 0),
+        "boundary-synchronous": ("prepend-uncached", 0),
     }
+    assert [name for name, one in variants.items() if not one.async_scheduling] == [
+        "boundary-synchronous"
+    ]
     for one in variants.values():
         assert isinstance(one.workload, TraceWorkload)
-        assert one.workload.limit is None
+        assert one.workload.limit == 6000
         assert one.workload.file.is_file()
         assert one.num_ranks == 8
 
