@@ -25,6 +25,7 @@ _WHERE = {
     "load_result": "kvsim.results.store",
     "load_scenario": "kvsim.scenario.reading",
     "load_sweep": "kvsim.study.sweep_table",
+    "node_capacity": "kvsim.study.node_capacity",
     "run": "kvsim.api",
     "sweep": "kvsim.api",
 }
@@ -42,6 +43,7 @@ __all__ = [
     "load_result",
     "load_scenario",
     "load_sweep",
+    "node_capacity",
     "plots",
     "run",
     "sweep",
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from kvsim.scenario import Scenario
     from kvsim.scenario.reading import load_scenario
     from kvsim.study.comparison import Comparison, compare
+    from kvsim.study.node_capacity import node_capacity
     from kvsim.study.search import FindResult
     from kvsim.study.sweep_table import SweepResult, load_sweep
 

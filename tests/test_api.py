@@ -29,6 +29,7 @@ NAMES = [
     "load_result",
     "load_scenario",
     "load_sweep",
+    "node_capacity",
     "plots",
     "run",
     "sweep",
@@ -52,7 +53,7 @@ PARAMETERS = {
     "load_scenario": ["path", "overrides", "check_files"],
     "load_sweep": ["path"],
     "run": ["scenario", "variant"],
-    "sweep": ["scenario", "grid", "seeds", "out", "jobs", "backend", "on_progress"],
+    "sweep": ["scenario", "grid", "seeds", "only", "out", "jobs", "backend", "on_progress"],
 }
 MEMBERS = {
     "RunResult": {"variant", "summary", "requests", "timeline", "scenario", "provenance"},
@@ -190,8 +191,8 @@ def test_a_new_scenario_runs_as_it_is(tmp_path: Path) -> None:
     assert (result.table["num_refused"] == 0).all()
     rates = result.table.set_index(["variant", "node.num_blocks"])["token_hit_rate"]
     # What it is there to show: dense retention evicts what it will need, in the small pool.
-    assert rates["dense", 4500] < rates["boundary", 4500]
-    assert rates["dense", 12000] >= rates["boundary", 12000]
+    assert rates["dense", 7000] < rates["boundary", 7000]
+    assert rates["dense", 18000] >= rates["boundary", 18000]
     again = CliRunner().invoke(app, ["new", str(path)])
     assert str(again.exception) == f"{path}: is there already. Give another name."
     other = CliRunner().invoke(app, ["new", "mine.txt"])

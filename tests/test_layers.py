@@ -27,6 +27,7 @@ FLOORS = [
 ]
 TOP = {"__init__", "api", "errors", "units", "jit"}
 """Modules that stand beside the rooms."""
+LONGEST_LINES = 450
 LIBRARIES = {
     "simpy": ("engine",),
     "matplotlib": ("plots",),
@@ -114,6 +115,16 @@ def test_every_room_says_what_lives_there_and_what_may_come_in() -> None:
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         assert len(text.splitlines()) >= 3, path
         assert "May come in: " in text, path
+
+
+def test_files_are_short_or_say_why() -> None:
+    long = {
+        path: text
+        for path in PACKAGE.rglob("*.py")
+        if len((text := path.read_text(encoding="utf-8")).splitlines()) > LONGEST_LINES
+    }
+    silent = [path for path, text in long.items() if "One file because" not in text[:1500]]
+    assert silent == []
 
 
 @pytest.mark.parametrize("library", sorted(LIBRARIES))

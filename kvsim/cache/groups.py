@@ -3,6 +3,7 @@
 A sequence that holds blocks has a *slot*: a row of every array here. A block table is kept in a
 ring that is as long as what a group can hold at once: for full attention every position, for a
 sliding window only those the window and the tokens in flight can cover.
+One file because all that reads or writes a table relies on how its ring is laid out.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ GROUP_ROW = np.dtype(
         ("num_kept", np.int64),  # blocks of a run that is worth keeping, look-ahead included
         ("eagle", np.int64),  # 1 where the group drops a look-ahead block
         ("ahead", np.int64),  # 1 where that block is kept and entered beyond a boundary
+        ("before_junction", np.int64),  # 1 where a run is kept a block before a junction as well
         ("cap", np.int64),  # most blocks counted at admission
         ("prepend_uncached", np.int64),
         ("ring", np.int64),  # where the group's ring begins in a row of `tables`
@@ -103,6 +105,7 @@ def make_groups(
     *,
     eagle_groups: frozenset[int],
     masks_follow_eagle: bool,
+    keeps_before_junction: bool,
     keeps_whole_units: bool,
     prepend_uncached: frozenset[str],
     max_model_len: int,
@@ -116,6 +119,7 @@ def make_groups(
         specs: the groups in the model's order, full attention and sliding window.
         eagle_groups: those that drop a look-ahead block.
         masks_follow_eagle: that block is kept beyond a boundary.
+        keeps_before_junction: those groups keep a run a block before a junction as well.
         keeps_whole_units: every block is worth keeping that is as long as the unit of hits.
         prepend_uncached: kinds whose uncached blocks go to the head of the free queue.
         max_model_len: longest sequence in tokens.
@@ -149,6 +153,7 @@ def make_groups(
             num_kept,
             index in eagle_groups,
             ahead,
+            index in eagle_groups and keeps_before_junction,
             np.iinfo(np.int64).max if cap is None else cap,
             spec.kind in prepend_uncached,
             ring,
@@ -373,7 +378,7 @@ def cache_blocks(
         return
     junction = tables.sequences[slot].junction
     boundaries[3] = NO_BOUNDARY
-    if row.eagle != 0 and junction > 0:
+    if row.before_junction != 0 and junction > 0:
         # A sibling that diverges at the junction lands one block before it.
         boundaries[3] = junction - row.block_size
     # A load makes any number of blocks full at once: piece by piece the scratch is never too short.

@@ -1,4 +1,8 @@
-"""The door of the core: look up, allocate, append, free, reset."""
+"""The door of the core: look up, allocate, append, free, reset.
+
+One file because `KVCache` alone owns and lengthens the arrays that all its methods hand to compiled
+code; apart, every length would be promised in one file and kept in another.
+"""
 
 from __future__ import annotations
 
@@ -180,7 +184,7 @@ class KVCache:
         eagle = frozenset(i for i, group in enumerate(groups) if group.eagle)
         if config.use_eagle and not eagle:
             eagle = frozenset(range(len(groups)))
-        elif not config.use_eagle and profile.follows_eagle:
+        elif not config.use_eagle and profile.has_key_lookahead:
             eagle = frozenset()
         # Groups of one spec are looked up together, so they share the look-ahead block.
         eagle = frozenset(
@@ -190,6 +194,7 @@ class KVCache:
             groups,
             eagle_groups=eagle,
             masks_follow_eagle=profile.masks_follow_eagle,
+            keeps_before_junction=profile.keeps_before_junction,
             keeps_whole_units=profile.keeps_whole_units,
             prepend_uncached=policy.prepend_uncached,
             max_model_len=config.max_model_len,

@@ -14,6 +14,7 @@ import typer
 
 from kvsim.cli import (
     bench,
+    calibrate,
     capacity,
     catalog,
     compare,
@@ -54,6 +55,7 @@ app.command()(capacity.capacity)
 app.command()(model.model)
 app.command()(catalog.catalog)
 app.command()(describe.describe)
+app.command()(calibrate.calibrate)
 app.command()(schema.schema)
 app.command()(verify.verify)
 app.add_typer(trace.app, name="trace")

@@ -253,15 +253,16 @@ class Scheduler(Admission):
             )
             if index == len(self.running):
                 return
+            self._batch.scheduled[index : len(self.running)] = 0  # of the step before
             victim = self._victim()
             job = self.running[victim]
             # Blocks that are held back would be of no help to this step.
             helps = not self._defers_frees or self._can_be_freed(job.sequence)
-            if helps:
-                self._preempt(victim)
-                plan.preempted.append(job)
-            if not helps or victim == index:
-                self._batch.scheduled[index : len(self.running)] = 0
+            if not helps:
+                return
+            self._preempt(victim)
+            plan.preempted.append(job)
+            if victim == index and not self._profile.goes_on_without_victim:
                 return
             index -= victim < index
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import simpy
 
 from kvsim.cache.manager import CacheConfig, KVCache
@@ -21,7 +24,8 @@ from kvsim.metrics.summary import RunCounters
 from kvsim.scenario import ConstantStepTime, RooflineStepTime, Scenario, TableStepTime
 from kvsim.scenario.keys import derive_blocks
 from kvsim.scenario.rules import not_simulated
-from kvsim.times.constants import Constants, constants_of
+from kvsim.times.constants import Constants, catalog_constants, constants_of
+from kvsim.times.fitted_range import range_warnings
 from kvsim.times.roofline import overrides, roofline
 from kvsim.times.step_time import StepTimeParams, constant_step_time, table_step_time
 from kvsim.times.trust import Trust, trust_in_roofline
@@ -29,6 +33,9 @@ from kvsim.times.work import Layout
 from kvsim.workload import open_workload
 from kvsim.workload.request import Workload
 from kvsim.workload.streams import stream
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,34 @@ def trust_in_step_times(scenario: Scenario) -> Trust:
         chosen.engine,
         _constants(chosen),
     )
+
+
+def fitted_range_warnings(scenario: Scenario, requests: pd.DataFrame) -> list[str]:
+    """Where a run went beyond what its own constants were fitted to.
+
+    Args:
+        scenario: what ran.
+        requests: with the columns of ``REQUEST_COLUMNS``.
+    """
+    chosen = scenario.step_time
+    gpu = scenario.gpu_spec
+    if not isinstance(chosen, RooflineStepTime) or not chosen.constants or gpu is None:
+        return []
+    ran = requests[requests["refused"].isna()]
+    begun = np.sort((ran["arrival_s"] + ran["queue_s"]).to_numpy())
+    ended = np.sort(ran["end_s"].to_numpy())
+    # Those that began up to a moment, less those that ended before or at it.
+    at_once = np.arange(1, len(begun) + 1) - np.searchsorted(ended, begun, side="right")
+    batch = float(at_once.max(initial=0))
+    longest = float((ran["prompt_tokens"] - ran["hit_tokens"].fillna(0)).max())
+    reached = {
+        "sequences": batch,
+        "context_tokens": float((ran["prompt_tokens"] + ran["output_tokens"]).max()),
+        "step_tokens": min(float(scenario.max_num_batched_tokens), batch * max(longest, 1.0)),
+    }
+    set_up = (scenario.model_spec.name, gpu.name, chosen.engine, str(scenario.num_ranks))
+    constants = _constants(chosen) or catalog_constants()
+    return range_warnings(constants, Path(chosen.constants).name, set_up, reached)
 
 
 def _constants(chosen: RooflineStepTime) -> Constants | None:

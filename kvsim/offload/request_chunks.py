@@ -1,4 +1,7 @@
-"""One request as the connector knows it: its chunks, its own copy of the block tables, its jobs."""
+"""One request as the connector knows it: its chunks, its own copy of the block tables, its jobs.
+
+One file because its compiled functions share the row that `Progress` describes.
+"""
 
 from __future__ import annotations
 

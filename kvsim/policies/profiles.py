@@ -22,10 +22,10 @@ class EngineProfile:
         retention_interval: its default, in tokens; None is dense.
         has_retention: it knows a retention interval at all.
         has_junctions: it keeps the run at a shared-prefix junction.
-        follows_eagle: it has the newest rules about EAGLE: two replay boundaries; a flagged group
-            drops its block only where EAGLE is on; its lookup may read the last token; the end of
-            a prompt is entered in the index.
+        follows_eagle: it has the newest rules about EAGLE: two replay boundaries; its lookup may
+            read the last token; the end of a prompt is entered in the index.
         masks_follow_eagle: masks and the index give an EAGLE group its block beyond a boundary.
+        keeps_before_junction: an EAGLE group keeps the run a block before a junction as well.
         keeps_whole_units: every block of a window group is worth keeping whose size is the unit of
             hits; else a window of one token keeps none.
         cuts_every_hit: every full-attention group is cut back to the hit, not only those of the
@@ -34,8 +34,13 @@ class EngineProfile:
             one it is admitted with.
         spares_lone_prefills: a chunk is not cut to the long-prefill threshold while its request is
             the only one.
+        goes_on_without_victim: where priorities make a running request take its own blocks, those
+            behind it can still be scheduled in that step.
+        has_prefill_interval: an engine by itself keeps the interval between steps with prompts;
+            else only engines that data parallelism ties together do.
         has_async: how its steps overlap is known; they do by default.
-        has_key_lookahead: with a drafter a block's key covers what it reads behind the block.
+        has_key_lookahead: with a drafter a block's key covers what it reads behind the block; and
+            a group flagged for EAGLE drops its block only where EAGLE does that, not always.
     """
 
     name: str
@@ -49,6 +54,9 @@ class EngineProfile:
     cuts_every_hit: bool
     counts_lookups: bool
     spares_lone_prefills: bool
+    keeps_before_junction: bool = False
+    goes_on_without_victim: bool = False
+    has_prefill_interval: bool = False
     has_async: bool = False
     has_key_lookahead: bool = False
 
@@ -83,6 +91,20 @@ PROFILES = {
             spares_lone_prefills=False,
         ),
         EngineProfile(
+            "vllm-0.32",
+            PREPEND_UNCACHED,
+            0,
+            has_retention=True,
+            has_junctions=True,
+            follows_eagle=True,
+            masks_follow_eagle=True,
+            keeps_whole_units=False,
+            cuts_every_hit=True,
+            counts_lookups=False,
+            spares_lone_prefills=True,
+            has_async=True,
+        ),
+        EngineProfile(
             "vllm-0.33",
             PREPEND_UNCACHED,
             0,
@@ -94,6 +116,9 @@ PROFILES = {
             cuts_every_hit=True,
             counts_lookups=False,
             spares_lone_prefills=True,
+            keeps_before_junction=True,
+            goes_on_without_victim=True,
+            has_prefill_interval=True,
             has_async=True,
             has_key_lookahead=True,
         ),

@@ -34,7 +34,7 @@ def run_variant(
     Raises:
         KvsimError: the workload cannot be read, or none of its requests can run.
     """
-    from kvsim.engine.simulation import simulate, trust_in_step_times
+    from kvsim.engine.simulation import fitted_range_warnings, simulate, trust_in_step_times
     from kvsim.jit import watch_compilation
     from kvsim.metrics.summary import summarize
 
@@ -47,7 +47,7 @@ def run_variant(
         simulation.counters,
         wall_s=time.perf_counter() - start_s - compilation.wall_s,
         objective=scenario.objective,
-        warnings=simulation.warnings,
+        warnings=(*simulation.warnings, *fitted_range_warnings(scenario, requests)),
         step_times=trust_in_step_times(scenario).as_json(),
     )
     origin = provenance(

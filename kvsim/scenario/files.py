@@ -10,6 +10,8 @@ PATH_KEYS: dict[str, tuple[str, ...]] = {
     "workload.path": (),
     "workload.tokenizer": ("characters",),
     "model.config": (),
+    "step_time.constants": (),
+    "step_time.path": (),
 }
 """Dotted keys of paths, each with the values that are names of something else."""
 

@@ -243,7 +243,7 @@ class Speculative(Section):
 class Engine(KVCacheKeys):
     """How the engine is started; defaults are its own unless said."""
 
-    profile: Literal["vllm-0.22", "vllm-0.23", "vllm-0.33"] = Field(
+    profile: Literal["vllm-0.22", "vllm-0.23", "vllm-0.32", "vllm-0.33"] = Field(
         default="vllm-0.33", description="version whose cache decisions are made"
     )
     max_model_len: MaxModelLen = Field(

@@ -330,7 +330,7 @@ def parse_axes(axes: Sequence[str], path: Path) -> dict[str, list[Any]]:
 
 def _with_paths(key: str, value: Any, change: Callable[[str], str]) -> Any:
     """The value of a dotted key, with the paths in it changed."""
-    if key in ("workload", "model") and isinstance(value, dict):
+    if key in ("workload", "model", "step_time") and isinstance(value, dict):
         return {inner: _with_paths(f"{key}.{inner}", part, change) for inner, part in value.items()}
     return change(value) if is_path(key, value) else value
 

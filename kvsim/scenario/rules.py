@@ -100,7 +100,7 @@ def missing_files(scenario: ScenarioKeys) -> list[Problem]:
     for place, file in named_files(scenario).items():
         if not file.is_file():
             what = "is not a file" if file.exists() else "does not exist"
-            section, _, key = place.partition(".")
+            section, _, key = place.rpartition(".")
             written = getattr(getattr(scenario, section), key)
             others = "".join(f", or {name}" for name in PATH_KEYS[place])
             remedy = f"Give a path relative to the scenario file{others}."
@@ -232,6 +232,11 @@ def _engine(scenario: ScenarioKeys) -> Iterator[Problem]:
         text = f"true is set, and how steps of {engine.profile} overlap is not known."
         remedy = "Use a later profile, or false."
         yield Problem("engine.async_scheduling", f"{text} {remedy}", ("engine.profile",))
+    interval = engine.prefill_schedule_interval
+    if interval > 1 and not PROFILES[engine.profile].has_prefill_interval:
+        text = f"{interval} is set, and {engine.profile} keeps it only across data parallelism."
+        remedy = "Use 1, or a later profile."
+        yield Problem("engine.prefill_schedule_interval", f"{text} {remedy}", ("engine.profile",))
     active, most = engine.max_num_active_seqs, scenario.max_num_seqs
     if active is not None and active > most:
         text = f"{active} is above max_num_seqs ({most}). Use {most} or less."

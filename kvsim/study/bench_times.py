@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.study.fitting_times import tokens_a_step
+from kvsim.study.fitting_times import Counted, count_steps
 from kvsim.study.measured import Point
 from kvsim.study.parallel import each
-from kvsim.times.closed_loop import loop_seconds, run_closed_loop
+from kvsim.times.closed_loop import loop_seconds
 from kvsim.times.constants import Constants
 
 LOADS = ((1, "1"), (4, "2-4"), (16, "5-16"), (64, "17-64"), (256, "65-256"), (1 << 62, "above 256"))
@@ -57,20 +57,22 @@ class Prediction:
         }
 
 
-def predict(point: Point, constants: Constants | None = None) -> Prediction:
+def predict(
+    point: Point, constants: Constants | None = None, counted: Counted | None = None
+) -> Prediction:
     """Simulate a point.
 
     Args:
         point: left out or not.
         constants: None for those of the catalog.
+        counted: its steps, where they have been counted with the same acceptance of drafts.
     """
     if point.left_out is not None or point.layout is None:
         return Prediction(point, math.nan, math.nan)
-    params = point.params(constants)
-    values = point.values(constants)
-    loop = point.loop(tokens_a_step(values["acceptance"], point.layout.draft_tokens))
-    steps = run_closed_loop(params, loop)
-    ttft_s, tpot_s = loop_seconds(params, steps, loop.outputs)
+    params, values = point.params(constants), point.values(constants)
+    counted = counted or count_steps(point, constants)
+    loop = counted.loop
+    ttft_s, tpot_s = loop_seconds(params, counted.steps, loop.outputs)
     ttft_s = ttft_s + values["request_s"] + values["request_token_s"] * loop.prompts
     tpot_s = tpot_s[np.isfinite(tpot_s)]
     return Prediction(

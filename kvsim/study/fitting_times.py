@@ -21,7 +21,7 @@ from kvsim.jit import njit
 from kvsim.study.measured import Point
 from kvsim.study.parallel import each
 from kvsim.times import closed_loop
-from kvsim.times.closed_loop import NUM_COLUMNS, Steps, run_closed_loop
+from kvsim.times.closed_loop import NUM_COLUMNS, Loop, Steps, run_closed_loop
 from kvsim.times.constants import Constants
 from kvsim.times.roofline import scalars
 from kvsim.times.step_time import Composition, composed_parts
@@ -70,12 +70,40 @@ def observe(point: Point, constants: Constants) -> Observation:
         point: one that is not left out.
         constants: the acceptance of drafts is taken from them.
     """
+    return observed(point, count_steps(point, constants))
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A point's loop, and what its steps hold.
+
+    Attributes:
+        loop: what was sent.
+        steps: what came of it.
+    """
+
+    loop: Loop
+    steps: Steps
+
+
+def count_steps(point: Point, constants: Constants | None = None) -> Counted:
+    """Run a point's loop.
+
+    Args:
+        point: one that is not left out.
+        constants: the acceptance of drafts is taken from them; None for those of the catalog.
+    """
     drafts = 0 if point.layout is None else point.layout.draft_tokens
-    yielded = tokens_a_step(constants.of(point.conditions())["acceptance"], drafts)
-    loop = point.loop(yielded)
-    steps = run_closed_loop(point.params(constants), loop)
-    rows, ttft, tpot = _put_together(steps, loop.outputs)
-    return Observation(point, rows, ttft, tpot, float(loop.prompts.mean()), yielded)
+    loop = point.loop(tokens_a_step(point.values(constants)["acceptance"], drafts))
+    return Counted(loop, run_closed_loop(point.params(constants), loop))
+
+
+def observed(point: Point, counted: Counted) -> Observation:
+    """A point with its steps put together."""
+    loop = counted.loop
+    rows, ttft, tpot = _put_together(counted.steps, loop.outputs)
+    mean_prompt = float(loop.prompts.mean())
+    return Observation(point, rows, ttft, tpot, mean_prompt, loop.tokens_a_step)
 
 
 def observe_all(
@@ -219,16 +247,31 @@ class Fit:
         spread = np.array([entry.spread for entry in entries])
         return np.concatenate([softened, (logs - prior) / spread])
 
+    def _slope(self, logs: Floats, seen: Floats) -> Floats:
+        slope = np.empty((len(seen), len(logs)))
+        for k in range(len(logs)):
+            moved = logs.copy()
+            moved[k] += 1e-4
+            slope[:, k] = (self._residuals(moved) - seen) / 1e-4
+        return slope
+
+    def spreads(self) -> Floats:
+        """Standard deviation that is left of each logarithm, with the points and the priors.
+
+        Where it is that of the prior, the points say nothing of the constant. Laplace's
+        approximation at the values of ``constants``.
+        """
+        logs = np.log([entry.value for entry in self.constants.entries])
+        slope = self._slope(logs, self._residuals(logs))
+        spread: Floats = np.sqrt(np.diag(np.linalg.inv(slope.T @ slope)))
+        return spread
+
     def run(self, *, most_steps: int = 20) -> Constants:
         """The constants that fit best: Levenberg and Marquardt's method, from their values on."""
         logs = np.log([entry.value for entry in self.constants.entries])
         seen, damping = self._residuals(logs), 1e-2
         for _ in range(most_steps):
-            slope = np.empty((len(seen), len(logs)))
-            for k in range(len(logs)):
-                moved = logs.copy()
-                moved[k] += 1e-4
-                slope[:, k] = (self._residuals(moved) - seen) / 1e-4
+            slope = self._slope(logs, seen)
             normal, pull = slope.T @ slope, slope.T @ seen
             cost, better = float(seen @ seen), False
             for _ in range(6):

@@ -21,11 +21,12 @@ import csv
 import gzip
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from kvsim import catalog
 from kvsim.catalog import Gpu, Model
@@ -37,10 +38,13 @@ from kvsim.times.roofline import roofline
 from kvsim.times.step_time import UNCAPPED_TOKENS, StepTimeParams
 from kvsim.times.work import Layout, Work, work_of
 
+Ints = npt.NDArray[np.int64]
+
 REQUIRED = ("id", "model", "gpu", "precision", "engine", "tp", "isl", "osl", "concurrency")
 """Columns a file of measurements needs; of the times at least one of TIMES."""
 TIMES = ("ttft_mean_s", "ttft_p50_s", "tpot_mean_s", "tpot_p50_s")
 _ENGINES = {"trt": "tensorrt-llm", "nim(trt-llm)": "tensorrt-llm", "trtllm": "tensorrt-llm"}
+_NUMBERS = ("dp", "ep", "num_prompts", "chunk", "len_low_ratio", "tot_tok_s_gpu", "max_num_seqs")
 _DRAFTS = {"eagle-3-1-4": 3, "eagle-1-1-2": 1}
 _UTILIZATION, _RESERVE_BYTES = 0.92, 3e9
 _LEAST_KV_BYTES = 8e9  # less than this would not have been benchmarked
@@ -63,6 +67,8 @@ class Point:
         layout: how GPUs shared it.
         engine: one of ``work.ENGINES``.
         asynchronous: whether the engine planned beside the GPU.
+        lengths: int64 [requests] twice, tokens of the prompts and outputs that were sent; None to
+            draw them.
     """
 
     row: Mapping[str, str]
@@ -76,6 +82,7 @@ class Point:
     layout: Layout | None = None
     engine: str = "vllm"
     asynchronous: bool = True
+    lengths: tuple[Ints, Ints] | None = None
 
     @property
     def set_up(self) -> str:
@@ -129,14 +136,7 @@ class Point:
         """
         model, gpu, layout = self._known()
         row, concurrency = self.row, self.concurrency
-        num = whole(row, "num_prompts") or 10 * concurrency
-        if "together" in row.get("note", ""):
-            num = concurrency  # repetitions of a batch that is sent at once
-        # The seed of public benchmark clients; the order of draws is theirs, too.
-        random = np.random.RandomState(0)
-        ratio = number(row, "len_low_ratio")
-        prompts = _lengths(random, whole(row, "isl"), ratio, num)
-        outputs = _lengths(random, whole(row, "osl"), ratio, num)
+        prompts, outputs = self.lengths or _drawn_lengths(row)
         plan, ranks = PLANS[self.engine], layout.data_parallel
         chunk = whole(row, "chunk") or (16384 if gpu.generation == "blackwell" else 8192)
         if plan == WHOLE:
@@ -160,7 +160,7 @@ class Point:
             num_ranks=ranks,
             plan=plan,
             step_tokens=chunk,
-            max_sequences=1 << 30,
+            max_sequences=whole(row, "max_num_seqs") or 1 << 30,
             kv_bytes=max(room, _LEAST_KV_BYTES),
             held_bytes=np.array([part[0] * share for part in held]),
             held_cap=np.array([part[1] for part in held], np.int64),
@@ -200,31 +200,41 @@ def read_measured(path: Path) -> list[Point]:
         for name in REQUIRED
         if name not in columns
     ]
-    if not any(name in columns for name in TIMES):
-        problems.append(f"no column with times. Give at least one of {', '.join(TIMES)}.")
+    problems += bad_columns(columns)
     if not rows and not problems:
         problems.append("has no rows.")
     if not problems:
         for line, row in enumerate(rows, start=2):
-            problems += _bad_cells(row, line)
+            problems += bad_cells(row, f"line {line}, ")
     if problems:
         raise Problems(str(path), problems)
-    return [_point(row) for row in rows]
+    return [make_point(row) for row in rows]
 
 
-def _bad_cells(row: Mapping[str, str], line: int) -> list[str]:
+def bad_columns(columns: Collection[str]) -> list[str]:
+    """What is wrong with the columns of times."""
+    problems = [
+        f"column {name}: is in no unit that is read. Give {name.removesuffix('_ms')}_s, in seconds."
+        for name in columns
+        if name.endswith("_ms") and f"{name.removesuffix('_ms')}_s" in TIMES
+    ]
+    if not problems and not any(name in columns for name in TIMES):
+        problems.append(f"no column with times. Give at least one of {', '.join(TIMES)}.")
+    return problems
+
+
+def bad_cells(row: Mapping[str, str], place: str) -> list[str]:
+    """What is wrong with the cells of a row; ``place`` goes before each column's name."""
     problems = []
     for name in ("tp", "isl", "osl", "concurrency"):
         if not _is_number(row[name]) or float(row[name]) < 1 or float(row[name]) % 1:
-            problems.append(f"line {line}, {name}: {show(row[name])} is not a whole number from 1.")
-    for name in (*TIMES, "dp", "ep", "num_prompts", "chunk", "len_low_ratio", "tot_tok_s_gpu"):
+            problems.append(f"{place}{name}: {show(row[name])} is not a whole number from 1.")
+    for name in (*TIMES, *_NUMBERS):
         cell = row.get(name)
         if cell and not _is_number(cell):
-            problems.append(f"line {line}, {name}: {show(cell)} is not a number.")
+            problems.append(f"{place}{name}: {show(cell)} is not a number.")
         elif cell and name in TIMES and not 1e-6 < float(cell) < 1e5:
-            problems.append(
-                f"line {line}, {name}: {show(cell)} is no plausible time. Give seconds."
-            )
+            problems.append(f"{place}{name}: {show(cell)} is no plausible time. Give seconds.")
     return problems
 
 
@@ -235,7 +245,21 @@ def _is_number(text: str | None) -> bool:
         return False
 
 
-def _point(row: Mapping[str, str]) -> Point:
+def make_point(
+    row: Mapping[str, str],
+    *,
+    model: Model | None = None,
+    gpu: Gpu | None = None,
+    lengths: tuple[Ints, Ints] | None = None,
+) -> Point:
+    """A row whose cells are right as a point, left out or not.
+
+    Args:
+        row: by column.
+        model: what was served; None for the one of the catalog that the row names.
+        gpu: on what; likewise.
+        lengths: of the requests that were sent; None to draw them.
+    """
     engine = _ENGINES.get(row["engine"], row["engine"])
     ttft_s, ttft_is_median = _time(row, "ttft")
     tpot_s, tpot_is_median = _time(row, "tpot")
@@ -246,9 +270,11 @@ def _point(row: Mapping[str, str]) -> Point:
     reason = _not_expressed(point)
     if reason is None:
         try:
-            model = at_precision(catalog.model(row["model"]), row["precision"])
-            gpu, layout = catalog.gpu(row["gpu"]), _layout(row)
+            model = model or at_precision(catalog.model(row["model"]), row["precision"])
+            gpu, layout = gpu or catalog.gpu(row["gpu"]), _layout(row)
             asynchronous = not (engine == "vllm" and _before(row.get("version", ""), (0, 14)))
+            if row.get("async_scheduling"):
+                asynchronous = row["async_scheduling"].lower() in ("true", "1")
             point = Point(
                 row,
                 ttft_s,
@@ -261,6 +287,7 @@ def _point(row: Mapping[str, str]) -> Point:
                 layout,
                 engine,
                 asynchronous,
+                lengths,
             )
             point.params()
         except KvsimError as error:
@@ -299,6 +326,8 @@ def _draft_tokens(row: Mapping[str, str], ranks: int) -> int:
         return 0
     if spec in _DRAFTS:
         return _DRAFTS[spec]
+    if spec.isdigit():
+        return int(spec)
     # Public scripts of InferenceX: TensorRT-LLM drafts 3, with attention data parallelism 1; the
     # EAGLE of SGLang runs 2 steps, vLLM's MTP is taken to do the same.
     if row["engine"] == "trt":
@@ -316,7 +345,7 @@ def _not_expressed(point: Point) -> str | None:
     if point.engine not in PLANS:
         return f"engine {row['engine']}: how it plans steps is not known"
     spec = row.get("spec") or "none"
-    if spec not in ("none", "mtp", *_DRAFTS):
+    if spec not in ("none", "mtp", *_DRAFTS) and not spec.isdigit():
         return f"speculation {spec}: its drafts are not published"
     served = _served_at_once(row)
     if whole(row, "concurrency") >= 64 and served < _SERVED_PART * whole(row, "concurrency"):
@@ -349,9 +378,19 @@ def _before(version: str, release: tuple[int, int]) -> bool:
     return (int(parts[0]), int(parts[1])) < release
 
 
-def _lengths(
-    random: np.random.RandomState, named: int, ratio: float, num: int
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _drawn_lengths(row: Mapping[str, str]) -> tuple[Ints, Ints]:
+    """Tokens of the prompts and outputs of all requests."""
+    num = whole(row, "num_prompts") or 10 * whole(row, "concurrency")
+    if "together" in row.get("note", ""):
+        num = whole(row, "concurrency")  # repetitions of a batch that is sent at once
+    # The seed of public benchmark clients; the order of draws is theirs, too.
+    random = np.random.RandomState(0)
+    ratio = number(row, "len_low_ratio")
+    prompts = _lengths(random, whole(row, "isl"), ratio, num)
+    return prompts, _lengths(random, whole(row, "osl"), ratio, num)
+
+
+def _lengths(random: np.random.RandomState, named: int, ratio: float, num: int) -> Ints:
     if math.isnan(ratio) or ratio >= 1:
         drawn = np.round(named * random.uniform(0.9, 1.1, num)).astype(np.int64)
         return np.maximum(drawn, 1)

@@ -7,6 +7,7 @@ differs.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping
@@ -128,7 +129,12 @@ def read_constants(content: Mapping[str, Any]) -> Constants:
     return Constants(entries, content.get("fit", {}))
 
 
-@cache
+def fingerprint(constants: Constants) -> str:
+    """Twelve digits that change with any value: what a calibration stood beside."""
+    values = [(entry.name, entry.condition, f"{entry.value:.6g}") for entry in constants.entries]
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:12]
+
+
 def constants_of(path: Path) -> Constants:
     """Constants of a file; what it leaves out is as in the catalog.
 
@@ -218,14 +224,20 @@ _HEAD = """\
 """
 
 
-def constants_yaml(constants: Constants) -> str:
-    """A file that ``read_constants`` reads, for the catalog or beside scenarios."""
-    lines = [_HEAD, "fit:"]
+def constants_yaml(constants: Constants, *, whole: bool = True) -> str:
+    """A file that ``read_constants`` reads, for the catalog or beside scenarios.
+
+    Args:
+        constants: what to write.
+        whole: false for some of them, beside those of the catalog.
+    """
+    lines = [_HEAD if whole else f"{_HEAD}#\n# What is not here is as in the catalog.\n", "fit:"]
     for key, value in constants.fit.items():
         if not isinstance(value, Mapping):
             lines.append(f"  {key}: {json.dumps(value)}")
             continue
-        lines.append(f"  {key}:  # points; median errors of TTFT and TPOT, fitted to the others")
+        said = "  # points; median errors of TTFT and TPOT, fitted to the others"
+        lines.append(f"  {key}:{said * (key == 'set_ups')}")
         lines += [f"    {json.dumps(name)}: {json.dumps(part)}" for name, part in value.items()]
     lines += ["", "constants:"]
     for entry in constants.entries:

@@ -59,7 +59,8 @@ class Trust:
         if not known:
             return f"Step times: {told}; no measured set-up was held against this one."
         parts = [
-            f"{name} within {near.error:.0%} in {near.set_ups} set-ups near this one ({near.near})"
+            f"{name} within {near.error:.0%} in {near.set_ups} "
+            f"set-up{'s' * (near.set_ups > 1)} near this one ({near.near})"
             for name, near in known.items()
         ]
         return f"Step times: {told}; {', '.join(parts)}: medians, without a fit to them."
@@ -86,13 +87,14 @@ def trust_in_roofline(
         constants: None for those of the catalog.
     """
     measured: Mapping[str, Any] = (constants or catalog_constants()).fit.get("set_ups", {})
+    enough = _ENOUGH if constants is None else 1  # one's own node speaks for itself
     own = (model.name, gpu.name, gpu.generation, _kind(model))
     rows: list[_Row] = []
     for name, (_, ttft, tpot) in measured.items():
         its_model, its_gpu, its_engine = name.split("|")[:3]
         if its_engine == engine:
             rows.append(((its_model, its_gpu, *_told(its_model, its_gpu)), ttft, tpot))
-    return Trust("roofline", _near(rows, own, 0), _near(rows, own, 1))
+    return Trust("roofline", _near(rows, own, 0, enough), _near(rows, own, 1, enough))
 
 
 _LEVELS: tuple[tuple[str, tuple[int, ...]], ...] = (
@@ -106,12 +108,12 @@ _LEVELS: tuple[tuple[str, tuple[int, ...]], ...] = (
 """What measured set-ups have in common with one, the nearest first: indices of what is compared."""
 
 
-def _near(rows: Sequence[_Row], own: tuple[str | None, ...], of: int) -> Near | None:
+def _near(rows: Sequence[_Row], own: tuple[str | None, ...], of: int, enough: int) -> Near | None:
     """The nearest set-ups of which enough were measured; ``of``: which of the errors."""
     for near, keys in _LEVELS:
         alike = [row for row in rows if all(row[0][key] == own[key] for key in keys)]
         found = [error for _, *errors in alike if (error := errors[of]) is not None]
-        if len(found) >= _ENOUGH:
+        if len(found) >= enough:
             return Near(float(np.median(found)), len(found), near)
     return None
 

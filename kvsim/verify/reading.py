@@ -18,7 +18,12 @@ from kvsim.verify.fields import CONFIGS, GROUP, HEADERS, OPS, field_problem
 FORMATS = tuple(OPS)
 """The formats that can be read; whether one can be followed is another matter."""
 
-_PROFILES = {"0.22": "vllm-0.22", "0.23": "vllm-0.23", "0.33": "vllm-0.33"}
+_PROFILES = {
+    "0.22": "vllm-0.22",
+    "0.23": "vllm-0.23",
+    "0.32": "vllm-0.32",
+    "0.33": "vllm-0.33",
+}
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW_BITS = 31  # zlib's way of asking for a gzip header
 _PIECE_BYTES = 4096  # unpacked at a time, so that a break is found near its place

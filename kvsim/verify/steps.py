@@ -18,7 +18,7 @@ from kvsim.workload.request import Request
 _NOTHING: dict[str, Any] = {"admitted": {}, "preempted": [], "finished": []}
 """What an absent answer says."""
 
-_RESUMED_APART = ("vllm-0.22", "vllm-0.23")
+_RESUMED_APART = ("vllm-0.22", "vllm-0.23", "vllm-0.32")
 """Releases that told their workers of requests that come back apart from those that start, so that
 ``admitted`` in their recordings names the latter only."""
 

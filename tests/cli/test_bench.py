@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import Kvsim
+
+from tests.cli.conftest import Kvsim
 
 TRACE = Path(__file__).parents[2] / "scenarios" / "traces" / "mooncake_conversation.jsonl.gz"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from conftest import Kvsim
 
 from kvsim.metrics.records import REQUEST_COLUMNS, TIMELINE_COLUMNS
 from kvsim.metrics.summary import SUMMARY_KEYS
+from tests.cli.conftest import Kvsim
 
 SMALL = """\
 name: small

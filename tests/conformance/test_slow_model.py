@@ -20,6 +20,7 @@ from tests.slow_model.slow_scheduler import SlowScheduler
 PROFILES = {
     "vllm 0.22.1": "vllm-0.22",
     "vllm 0.23.0": "vllm-0.23",
+    "vllm 0.32.0": "vllm-0.32",
     "vllm 0.33.0": "vllm-0.33",
 }
 OPERATIONS = [
@@ -34,6 +35,11 @@ STEPS = [
 ]
 
 
+def release(head: dict[str, Any]) -> str:
+    """Which release answered, without what it was built for."""
+    return str(head["engine"]).partition("+")[0]
+
+
 def slow_cache(head: dict[str, Any], max_in_flight_tokens: int) -> SlowCache:
     config = head["config"]
     return SlowCache(
@@ -44,7 +50,7 @@ def slow_cache(head: dict[str, Any], max_in_flight_tokens: int) -> SlowCache:
         retention_interval=config["retention_interval"],
         enable_caching=config["enable_caching"],
         use_eagle=config.get("use_eagle", False),
-        profile=PROFILES[head["engine"]],
+        profile=PROFILES[release(head)],
     )
 
 
@@ -122,6 +128,7 @@ def test_the_slow_scheduler_steps_as_recorded(path: Path) -> None:
     )
     recorded = [record for record in records if record["op"] == "step"]
     step = 0
+    preempted: set[str] = set()
     while coming or scheduler.busy:
         while coming and coming[0]["arrives_before_step"] <= step:
             new = coming.pop(0)
@@ -131,7 +138,11 @@ def test_the_slow_scheduler_steps_as_recorded(path: Path) -> None:
             expected = recorded.pop(0)
             assert step == expected["step"]
             assert list(done.scheduled.items()) == list(expected["scheduled"].items())
-            assert list(done.admitted.items()) == list(expected.get("admitted", {}).items())
+            admitted = done.admitted
+            if PROFILES[release(head)] != "vllm-0.33":  # it named those that come back apart
+                admitted = {name: hit for name, hit in admitted.items() if name not in preempted}
+            preempted.update(done.preempted)
+            assert list(admitted.items()) == list(expected.get("admitted", {}).items())
             assert sorted(done.preempted) == expected.get("preempted", [])
             assert sorted(done.finished) == expected.get("finished", [])
             assert cache.num_free == expected["free"]

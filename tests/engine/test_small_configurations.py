@@ -93,9 +93,9 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     tier_first = draw(st.booleans())
     profile = "vllm-0.33"
     if not tier_first:
-        profile = draw(st.sampled_from(("vllm-0.22", "vllm-0.23", "vllm-0.33")))
+        profile = draw(st.sampled_from(("vllm-0.22", "vllm-0.23", "vllm-0.32", "vllm-0.33")))
     intervals: list[int | None] = [None]
-    if profile == "vllm-0.33" or windows:
+    if profile in ("vllm-0.32", "vllm-0.33") or windows:
         intervals.append(0)
     if windows:
         intervals += [unit, 3 * unit]

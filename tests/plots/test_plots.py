@@ -210,7 +210,7 @@ def test_too_many_runs_for_one_figure(results: dict[str, RunResult]) -> None:
 def test_the_distribution_of_ttft(results: dict[str, RunResult]) -> None:
     ax = plots.ttft_distribution(results, objective_s=0.5)
     assert legend(ax) == [*results, "objective 0.5 s"]
-    assert ax.get_xlabel() == "TTFT (s); marks at p50, p90 and p99"
+    assert ax.get_xlabel() == "TTFT (s); marks at p50, p90 and p99; bands: error of step times"
     marks = [line for line in ax.get_lines() if line.get_linestyle() == "None"]
     p50, p90, p99 = marks[0].get_xdata()
     ttft = results["append"].summary["ttft_s"]

@@ -14,6 +14,7 @@ def test_profiles_set_the_order_and_the_interval() -> None:
     assert seen == {
         "vllm-0.22": ("append", None, False),
         "vllm-0.23": ("prepend-uncached-window", None, False),
+        "vllm-0.32": ("prepend-uncached", 0, True),
         "vllm-0.33": ("prepend-uncached", 0, True),
     }
 

@@ -71,7 +71,9 @@ def caches(draw: st.DrawFn) -> CacheConfig:
     """A small cache of any profile and policy."""
     chosen = draw(groups())
     unit = lcm(*(group.block_size for group in chosen))
-    profile = draw(st.sampled_from(("vllm-0.22", "vllm-0.23", "vllm-0.33", "vllm-0.33")))
+    profile = draw(
+        st.sampled_from(("vllm-0.22", "vllm-0.23", "vllm-0.32", "vllm-0.33", "vllm-0.33"))
+    )
     intervals: list[int | None] = [None]
     if profile != "vllm-0.22":
         intervals.append(0)

@@ -38,7 +38,9 @@ def test_a_config_given_by_path_moves_with_the_scenario(tmp_path: Path) -> None:
     loaded = load_scenario(file)
     named = scenario("qwen3-32b", {"gpu": "h200"})
     assert loaded.model_spec.groups == named.model_spec.groups
-    assert derive_blocks(loaded).num_blocks == derive_blocks(named).num_blocks
+    # The catalog has the published weights, the config the counted.
+    near = pytest.approx(derive_blocks(named).num_blocks, rel=0.005)
+    assert derive_blocks(loaded).num_blocks == near
     (tmp_path / "further").mkdir()
     copy = tmp_path / "further" / "copy.yaml"
     copy.write_text(resolved_yaml(loaded, copy.parent))

@@ -247,12 +247,13 @@ def test_without_variants_there_is_the_default(tmp_path: Path) -> None:
 
 
 def test_variants_with_their_own_profile_take_its_defaults(tmp_path: Path) -> None:
-    profiles = ("vllm-0.22", "vllm-0.23", "vllm-0.33")
+    profiles = ("vllm-0.22", "vllm-0.23", "vllm-0.32", "vllm-0.33")
     rows = "".join(f"  v{profile[-2:]}: {{engine.profile: {profile}}}\n" for profile in profiles)
     variants = expand_variants(load_scenario(write(tmp_path, f"{SMALL}variants:\n{rows}")))
     assert {name: (one.free_queue, one.retention_interval) for name, one in variants.items()} == {
         "v22": ("append", None),
         "v23": ("prepend-uncached-window", None),
+        "v32": ("prepend-uncached", 0),
         "v33": ("prepend-uncached", 0),
     }
 
@@ -291,10 +292,14 @@ def test_the_quick_start() -> None:
         "prepend-interval-4096": ("prepend-uncached", 4096),
         "prepend-interval-32768": ("prepend-uncached", 32768),
         "prepend-boundary": ("prepend-uncached", 0),
+        "boundary-synchronous": ("prepend-uncached", 0),
     }
+    assert [name for name, one in variants.items() if not one.async_scheduling] == [
+        "boundary-synchronous"
+    ]
     for one in variants.values():
         assert isinstance(one.workload, TraceWorkload)
-        assert one.workload.limit is None
+        assert one.workload.limit == 6000
         assert one.workload.file.is_file()
         assert one.num_ranks == 8
 

@@ -33,8 +33,8 @@ class Profile:
     knows_junction: bool
     """A lookup tells where siblings diverge."""
     follows_eagle: bool
-    """The newest rules about EAGLE: two replay boundaries; a flagged group drops its block only if
-    EAGLE is on; its lookup may read the last token; the end of the prompt is indexed."""
+    """The newest rules about EAGLE: two replay boundaries; its lookup may read the last token; the
+    end of the prompt is indexed."""
     masks_follow_eagle: bool
     """The mask and the index give an EAGLE group its block beyond the boundary; and window groups
     have a mask also where their block is the scheduler block."""
@@ -44,12 +44,19 @@ class Profile:
     """Counters count every lookup of a request that waits, not the one it is admitted with."""
     spares_lone_prefills: bool
     """The long-prefill threshold leaves a request alone that is alone."""
+    flags_need_eagle: bool = False
+    """A flagged group drops its block only if EAGLE is on."""
+    keeps_before_junction: bool = False
+    """An EAGLE group keeps the run a block before a junction, too."""
+    goes_on_without_victim: bool = False
+    """Who runs behind a request that took its own blocks can still be scheduled in that step."""
 
 
 PROFILES = {
     "vllm-0.22": Profile("append", False, False, False, False, True, False),
     "vllm-0.23": Profile("prepend-uncached-window", False, False, True, False, True, False),
-    "vllm-0.33": Profile("prepend-uncached", True, True, True, True, False, True),
+    "vllm-0.32": Profile("prepend-uncached", True, True, True, True, False, True),
+    "vllm-0.33": Profile("prepend-uncached", True, True, True, True, False, True, True, True, True),
 }
 
 
@@ -126,7 +133,7 @@ class SlowCache:
         flagged = {i for i, g in enumerate(groups) if g.eagle}
         if use_eagle and not flagged:
             flagged = set(range(len(groups)))
-        self.dropping = flagged if use_eagle or not self.profile.follows_eagle else set()
+        self.dropping = flagged if use_eagle or not self.profile.flags_need_eagle else set()
         self.lookup_groups = self._group_by_spec()
         self.has_eagle = [False] * len(groups)
         for members, eagle in self.lookup_groups:
@@ -441,7 +448,7 @@ class SlowCache:
         boundaries = list(replay_boundaries(seq.num_prompt, self.scheduler_block, two))
         if seq.junction:
             boundaries.append(seq.junction)
-            if self.has_eagle[g]:
+            if self.has_eagle[g] and self.profile.keeps_before_junction:
                 boundaries.append(seq.junction - spec.block_size)
         return keeps_window_block(
             spec, i, self.scheduler_block, self.retention_interval, boundaries, eagle

@@ -164,6 +164,8 @@ class SlowScheduler:
                 if victim is job:
                     break
             if not job.is_running:
+                if self.cache.profile.goes_on_without_victim:
+                    continue
                 break
             extra = max(0, min(job.num_drafts, job.num_computed + want - known))
             step.parts.append(Part(job, want, extra))

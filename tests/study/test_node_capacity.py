@@ -10,10 +10,13 @@ from kvsim.errors import KvsimError
 from kvsim.scenario import Scenario
 from kvsim.study.node_capacity import node_capacity
 
+ONE_STEP = {"max_num_batched_tokens": 8192, "async_scheduling": False}
 
-def scenario(model: str, **node: Any) -> Scenario:
+
+def scenario(model: str, engine: dict[str, Any] | None = None, **node: Any) -> Scenario:
     workload = {"kind": "script", "requests": [{"prompt": [["A", 100]]}]}
-    return Scenario.from_data({"name": "s", "model": model, "node": node, "workload": workload})
+    data = {"name": "s", "model": model, "node": node, "workload": workload}
+    return Scenario.from_data({**data, "engine": engine or {}})
 
 
 def test_splits_and_what_is_needed_agree_with_the_rows() -> None:
@@ -41,7 +44,7 @@ def test_splits_and_what_is_needed_agree_with_the_rows() -> None:
 def test_p5_flash_on_eight_b200() -> None:
     """Published: 20.43x at 1,048,576 tokens (vLLM #51454, v0.25). The reserve is an assumption."""
     found = node_capacity(
-        scenario("deepseek-v4-flash", gpu="b200", gpus=8, gpu_memory_utilization=0.95),
+        scenario("deepseek-v4-flash", ONE_STEP, gpu="b200", gpus=8, gpu_memory_utilization=0.95),
         splits=False,
     )
     assert found.concurrency["vllm-0.33"] == pytest.approx(20.43, rel=0.05)
@@ -49,7 +52,7 @@ def test_p5_flash_on_eight_b200() -> None:
 
 def test_p1_pro_on_eight_b300() -> None:
     """Published: about 14.5x (vLLM #43447, June 2026, the pages of that time)."""
-    found = node_capacity(scenario("deepseek-v4-pro", gpu="b300", gpus=8), splits=False)
+    found = node_capacity(scenario("deepseek-v4-pro", ONE_STEP, gpu="b300", gpus=8), splits=False)
     assert found.concurrency["vllm-0.33"] == pytest.approx(14.5, rel=0.02)
 
 

@@ -47,6 +47,7 @@ def test_a_transcript_is_read(tmp_path: Path) -> None:
     [
         ("vllm 0.22.1", "vllm-0.22"),
         ("vllm 0.23.0", "vllm-0.23"),
+        ("vllm 0.32.0", "vllm-0.32"),
         ("vllm 0.33.0+cpu", "vllm-0.33"),
     ],
 )
@@ -60,7 +61,7 @@ def test_an_unknown_release(tmp_path: Path, engine: object) -> None:
     line, text = problem(write(tmp_path / "a.gz", changed(HISTORY, 1, engine=engine)))
     assert line == 1
     assert text.startswith("engine: ")
-    assert text.endswith("is not known. Known: vllm 0.22.x, vllm 0.23.x, vllm 0.33.x.")
+    assert text.endswith("is not known. Known: vllm 0.22.x, vllm 0.23.x, vllm 0.32.x, vllm 0.33.x.")
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
