@@ -172,7 +172,7 @@ def test_a_sweep(tmp_path: Path) -> None:
     assert "Token hit rate over node" in captions
     text = Words(page).text
     assert "6,000 to 24,000 blocks" in text
-    assert re.search(r"At node.num_blocks 6,000[0-9, and]*: prepend, .* best, with the ", text)
+    assert re.search(r"At node.num_blocks 24,000: prepend, boundary is best, with the ", text)
     assert "An infinite cache that keeps everything would find" in text
     assert default_report(sweep.path) == sweep.path / "report.html"
     write_report(sweep.path, default_report(sweep.path))
