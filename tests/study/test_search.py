@@ -397,7 +397,7 @@ def test_the_table_of_the_command_fits_80_columns(tmp_path: Path, monkeypatch: A
     path.write_text(json.dumps(made().written()))
     monkeypatch.setattr(command, "make_console", lambda: Console(width=80))
     objective = "token_hit_rate >= 0.3 and ttft_s.p99 < 100 and output_tokens_per_s > 0 and "
-    objective += "requests_per_s > 0 and num_refused < 2 and queue_s.p99 < 100 and num_steps > 0"
+    objective += "requests_per_s > 0 and num_refused < 2 and queue_s.p99 < 100 and preemptions < 9"
     arguments = ["find", str(path), "--smallest", "node.num_blocks", "--objective", objective]
     shown = CliRunner().invoke(app, [*arguments, "--low", "60", "--high", "120"])
     assert shown.exit_code == 0, shown.output
