@@ -144,9 +144,6 @@ def test_an_axis_of_ones_own_is_not_in_the_labels_too(sweep: Path, tmp_path: Pat
     assert len(lines) == 4
 
 
-@pytest.mark.xfail(
-    strict=False, reason="sizes of the probe are not yet those of two steps in flight"
-)
 def test_the_retention_probe_from_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
