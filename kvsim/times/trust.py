@@ -88,22 +88,25 @@ def trust_in_roofline(
     """
     measured: Mapping[str, Any] = (constants or catalog_constants()).fit.get("set_ups", {})
     enough = _ENOUGH if constants is None else 1  # one's own node speaks for itself
-    own = (model.name, gpu.name, gpu.generation, _kind(model))
+    own = (model.name, gpu.name, gpu.generation, _kind(model), engine)
     rows: list[_Row] = []
     for name, (_, ttft, tpot) in measured.items():
         its_model, its_gpu, its_engine = name.split("|")[:3]
-        if its_engine == engine:
-            rows.append(((its_model, its_gpu, *_told(its_model, its_gpu)), ttft, tpot))
+        rows.append(((its_model, its_gpu, *_told(its_model, its_gpu), its_engine), ttft, tpot))
     return Trust("roofline", _near(rows, own, 0, enough), _near(rows, own, 1, enough))
 
 
 _LEVELS: tuple[tuple[str, tuple[int, ...]], ...] = (
-    ("same model, GPU and engine", (0, 1)),
-    ("same model, generation and engine", (0, 2)),
-    ("same kind of model, generation and engine", (3, 2)),
-    ("same kind of model and engine", (3,)),
-    ("same generation and engine", (2,)),
-    ("same engine", ()),
+    ("same model, GPU and engine", (0, 1, 4)),
+    ("same model, generation and engine", (0, 2, 4)),
+    ("same kind of model, generation and engine", (3, 2, 4)),
+    ("same kind of model and engine", (3, 4)),
+    # A model whose layers do more is off alike under every engine: that tells more than how well
+    # other models do under this one.
+    ("same model, other engines", (0,)),
+    ("same kind of model, other engines", (3,)),
+    ("same generation and engine", (2, 4)),
+    ("same engine", (4,)),
 )
 """What measured set-ups have in common with one, the nearest first: indices of what is compared."""
 

@@ -210,3 +210,14 @@ def test_what_a_run_says_of_its_step_times() -> None:
     assert "TTFT within" in trust.sentence and "near this one" in trust.sentence
     bare = Constants(catalog_constants().entries, {})
     assert "no measured set-up" in trust_in_roofline(model, gpu, "vllm", bare).sentence
+
+
+def test_a_model_that_is_off_elsewhere_is_not_told_by_others_under_its_engine() -> None:
+    """DeepSeek V4 has no TTFT measured under vLLM; it is far off under SGLang, others are not."""
+    from kvsim import catalog
+
+    model, gpu = catalog.model("deepseek-v4-pro"), catalog.gpu("b300")
+    ttft = trust_in_roofline(model, gpu, "vllm").ttft
+    assert ttft is not None
+    assert ttft.near == "same model, other engines"
+    assert ttft.error > 0.4
