@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.cache.content import GROUP_BITS, Ints
+from kvsim.cache.ledger import NOW_MS, Ledger, forget_ledger, make_ledger, note_eviction
 from kvsim.jit import njit
 
 Rows = npt.NDArray[np.void]  # a structured array: one row a block, sequence or group
@@ -55,11 +56,13 @@ class Pool(NamedTuple):
             (0 where a place is empty), and the place this key would like to have.
         totals: int64: blocks in the free queue, evictions so far, blocks in the free queue with a
             key; then by group, see ``CACHED_BY_GROUP`` and ``EVICTED_BY``.
+        ledger: what is remembered of evictions; without rows where nobody asks.
     """
 
     blocks: Rows
     hash_index: Rows
     totals: Ints
+    ledger: Ledger
 
 
 def _aligned(num_rows: int, dtype: np.dtype[np.void]) -> Rows:
@@ -78,7 +81,7 @@ def make_pool(num_blocks: int) -> Pool:
     totals = np.zeros(EVICTED_BY + NUM_GROUPS_MAX**2, dtype=np.int64)
     totals[FREE] = num_blocks - 1
     size = 1 << max(_LINE_BITS, (4 * num_blocks - 1).bit_length())
-    return Pool(blocks, _aligned(size, INDEX_ROW), totals)
+    return Pool(blocks, _aligned(size, INDEX_ROW), totals, make_ledger())
 
 
 # --- the hash index ---
@@ -186,7 +189,9 @@ def remove_block(pool: Pool, block: int) -> None:
 
 
 @njit
-def take_run(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, group: int) -> None:
+def take_run(
+    pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, group: int, taker: int = 0
+) -> None:
     """Take blocks from the head of the free queue, evicting what they held.
 
     Args:
@@ -196,8 +201,11 @@ def take_run(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, group:
         start: first position.
         end: position after the last one.
         group: the group that takes them.
+        taker: who takes them and why, for the ledger.
     """
     blocks = pool.blocks
+    ledger = pool.ledger
+    is_noted = len(ledger.uses) > 0
     num_evicted = 0
     block: int = blocks[0].after
     for position in range(start, end):
@@ -206,6 +214,8 @@ def take_run(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, group:
         row.num_refs = 1
         if row.key != 0:
             pool.totals[EVICTED_BY + group * NUM_GROUPS_MAX + group_of(row.key)] += 1
+            if is_noted:
+                note_eviction(ledger, block, row.key, pool.totals[EVICTED] + num_evicted, taker)
             remove_block(pool, block)
             num_evicted += 1
         block = row.after
@@ -237,6 +247,7 @@ def give_back_run(
     end: int,
     prepend_uncached: bool,
     prepended: int = 0,
+    user: int = -1,
 ) -> int:
     """One holder less of each of a run of blocks, from the last position to the first.
 
@@ -252,11 +263,15 @@ def give_back_run(
         prepend_uncached: uncached blocks go to the head.
         prepended: the block prepended last, where this run continues others; the next goes
             behind it.
+        user: who gives them back, for the ledger; -1 leaves who did so before.
 
     Returns:
         The block prepended last; 0 for none.
     """
     blocks = pool.blocks
+    uses = pool.ledger.uses
+    is_noted = len(uses) > 0
+    now_ms = pool.ledger.meter[NOW_MS]
     num_freed = 0
     num_cached = 0
     tail: int = blocks[0].before
@@ -267,6 +282,10 @@ def give_back_run(
         if row.num_refs > 0:
             continue
         num_freed += 1
+        if is_noted:
+            uses[block].used_ms = now_ms
+            if user >= 0:
+                uses[block].user = user
         if row.key != 0:
             num_cached += 1
         if prepend_uncached and row.key == 0:
@@ -300,4 +319,5 @@ def forget_all(pool: Pool) -> bool:
         pool.blocks[block].key = 0
     pool.totals[FREE_CACHED] = 0
     pool.totals[CACHED_BY_GROUP:EVICTED_BY] = 0
+    forget_ledger(pool.ledger)
     return True

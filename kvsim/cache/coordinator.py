@@ -6,9 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvsim.cache.block_pool import FREE, Pool, Rows
-from kvsim.cache.content import Ints
+from kvsim.cache.block_pool import FREE, NUM_GROUPS_MAX, Pool, Rows
+from kvsim.cache.content import Ints, span_at
 from kvsim.cache.groups import (
+    COMPUTED,
+    ENTERED,
+    PRESENT,
     Bools,
     Tables,
     adopt_hit,
@@ -21,6 +24,7 @@ from kvsim.cache.groups import (
     take_blocks,
     window_reach,
 )
+from kvsim.cache.ledger import Ledger, note_computed
 from kvsim.jit import njit
 from kvsim.policies.retention import NO_BOUNDARY
 
@@ -30,8 +34,14 @@ NOT_FIRST = -1
 # Answers of `allocate`.
 NO_ROOM, TAKEN, STALE_HIT = 0, 1, 2
 
-# Entries of `answer` before the reach of each spec.
+# Entries of `answer` before the reach of each spec. From the end are counted: how often a spec
+# shortened the hit, and before that for each time the first group of the spec, and from where to
+# where in tokens, the last one taking in what there is no room for.
 HIT, JUNCTION, REACH = 0, 1, 2
+MOST_CUTS = 16
+ANSWER_SIZE = REACH + NUM_GROUPS_MAX + 3 * MOST_CUTS + 1
+CUTS = REACH + NUM_GROUPS_MAX
+NUM_CUTS = ANSWER_SIZE - 1
 
 RULES_ROW = np.dtype(
     [
@@ -56,8 +66,8 @@ class Core(NamedTuple):
         pool: the blocks.
         tables: the groups and what each sequence holds.
         rules: one ``RULES_ROW``.
-        answer: int64 [2 + groups]: the last lookup's hit and junction, then each spec's reach in
-            the order in which specs are asked.
+        answer: int64 [`ANSWER_SIZE`]: the last lookup's hit and junction, then each spec's reach in
+            the order in which specs are asked, and what shortened it.
         boundaries: int64 [4], scratch: reachable boundaries of a prompt in tokens.
         kept: bool, scratch: a mask, or a piece of one, of the blocks that become full at once.
     """
@@ -77,14 +87,20 @@ Arrays = tuple[Any, ...]
 def flatten(core: Core) -> Arrays:
     """The arrays of a core, in the order in which ``assemble`` takes them."""
     pool, tables, *others = core
-    return (*pool, *tables, *others)
+    *blocks, ledger = pool
+    return (*blocks, *tables, *others, *ledger)
 
 
 @njit
 def assemble(arrays: Arrays) -> Core:
     """The core made of its arrays; costs nothing in compiled code."""
     return Core(
-        Pool(arrays[0], arrays[1], arrays[2]),
+        Pool(
+            arrays[0],
+            arrays[1],
+            arrays[2],
+            Ledger(arrays[12], arrays[13], arrays[14], arrays[15], arrays[16], arrays[17]),
+        ),
         Tables(arrays[3], arrays[4], arrays[5], arrays[6], arrays[7]),
         arrays[8],
         arrays[9],
@@ -102,8 +118,51 @@ def longest_hit(arrays: Arrays, uids: Ints, ends: Ints) -> None:
     it, once for every bound that did not shrink.
     """
     core = assemble(arrays)
-    pool, groups, rules, answer = core.pool, core.tables.groups, core.rules[0], core.answer
-    answer[:] = 0
+    _look_up(core, core.answer, uids, ends, PRESENT, 0)
+
+
+@njit
+def longest_hit_kept(
+    arrays: Arrays, answer: Ints, uids: Ints, ends: Ints, level: int, num_computed: int
+) -> None:
+    """The longest hit there would have been, had nothing been evicted.
+
+    Args:
+        arrays: the cache, with a ledger.
+        answer: int64 [`ANSWER_SIZE`], where it is written.
+        uids: the sequence's spans.
+        ends: their ends in tokens.
+        level: ``ENTERED``, or ``COMPUTED``: had everything been worth keeping as well.
+        num_computed: tokens of the prefix that anybody has computed.
+    """
+    core = assemble(arrays)
+    if level == ENTERED:
+        _look_up(core, answer, uids, ends, ENTERED, num_computed)
+    else:
+        _look_up(core, answer, uids, ends, COMPUTED, num_computed)
+
+
+@njit
+def _cut(answer: Ints, group: int, low: int, high: int) -> None:
+    """A spec, here by its first group, shortens a hit."""
+    if answer[NUM_CUTS] < MOST_CUTS:
+        place = CUTS + 3 * answer[NUM_CUTS]
+        answer[place] = group
+        answer[place + 2] = high
+        answer[NUM_CUTS] += 1
+    else:
+        place = CUTS + 3 * (MOST_CUTS - 1)
+    answer[place + 1] = low
+
+
+@njit
+def _look_up(
+    core: Core, answer: Ints, uids: Ints, ends: Ints, level: int, num_computed: int
+) -> None:
+    """The work of `longest_hit`, at a level of what is taken for cached."""
+    pool, groups, rules = core.pool, core.tables.groups, core.rules[0]
+    answer[:CUTS] = 0
+    answer[NUM_CUTS] = 0
     num_tokens = ends[-1] if len(ends) > 0 else 0
     if rules.caching == 0 or num_tokens <= max(1, rules.key_lookahead):
         return
@@ -134,14 +193,36 @@ def longest_hit(arrays: Arrays, uids: Ints, ends: Ints) -> None:
                 most = min(bound + row.block_size, most)
             if row.sliding_window == 0:
                 reach = full_attention_reach(
-                    pool, groups, group, uids, ends, most, rules.alignment, drop
+                    pool,
+                    groups,
+                    group,
+                    uids,
+                    ends,
+                    most,
+                    rules.alignment,
+                    drop,
+                    level,
+                    num_computed,
                 )
             else:
-                reach = window_reach(pool, groups, group, uids, ends, most, rules.alignment, drop)
+                reach = window_reach(
+                    pool,
+                    groups,
+                    group,
+                    uids,
+                    ends,
+                    most,
+                    rules.alignment,
+                    drop,
+                    level,
+                    num_computed,
+                )
             if drop:
                 verified |= 1 << index
             elif reach < bound:
                 verified = 0
+            if reach < bound:
+                _cut(answer, group, reach, bound)
             bound = reach
             if first_pass:
                 answer[REACH + index] = reach
@@ -309,6 +390,10 @@ def cache_up_to(arrays: Arrays, slot: int, num_computed: int) -> None:
     sequence = tables.sequences[slot]
     num_tokens = min(num_computed, sequence.num_tokens - rules.key_lookahead)
     num_units = num_tokens // rules.entry_unit
+    if len(pool.ledger.uses) > 0 and (
+        num_units > sequence.num_entered or num_computed <= sequence.num_prompt
+    ):
+        _note_computed(core, slot, num_computed)
     if num_units <= sequence.num_entered:
         return
     sequence.num_entered = num_units
@@ -347,8 +432,28 @@ def cache_up_to(arrays: Arrays, slot: int, num_computed: int) -> None:
 
 
 @njit
+def _note_computed(core: Core, slot: int, num_computed: int) -> None:
+    """Tell the ledger how far a sequence is computed."""
+    sequence = core.tables.sequences[slot]
+    num_tokens = min(num_computed, sequence.num_tokens)
+    num_noted = min(sequence.num_entered * core.rules[0].entry_unit, num_tokens)
+    uids, ends = core.tables.spans[slot, 0], core.tables.spans[slot, 1]
+    span = span_at(ends, sequence.num_spans, num_noted + 1)
+    note_computed(core.pool.ledger, uids, ends, span, num_tokens, sequence.owner)
+
+
+@njit
+def note_progress(arrays: Arrays, slot: int) -> None:
+    """Tell the ledger how far a sequence is computed that is about to leave its slot."""
+    core = assemble(arrays)
+    if len(core.pool.ledger.uses) > 0 and core.rules[0].caching != 0:
+        _note_computed(core, slot, core.tables.sequences[slot].num_computed)
+
+
+@njit
 def release(arrays: Arrays, slot: int) -> None:
     """Give back everything a sequence holds: group after group, each from its last block."""
+    note_progress(arrays, slot)
     core = assemble(arrays)
     for group in range(len(core.tables.groups)):
         give_back_all(core.pool, core.tables, slot, group)

@@ -25,6 +25,16 @@ from kvsim.cache.block_pool import (
     touch,
 )
 from kvsim.cache.content import POSITION_BITS, Ints, block_key, span_at
+from kvsim.cache.ledger import (
+    BY_ANSWER,
+    BY_PROMPT,
+    BY_RECOMPUTE,
+    BY_WINDOW,
+    READMITTED,
+    eviction_of,
+    taker_of,
+    user_of,
+)
 from kvsim.cache.spec import FULL, GroupSpec, scheduler_block_size
 from kvsim.jit import njit
 from kvsim.policies.retention import NO_BOUNDARY, keep_window_runs
@@ -67,6 +77,7 @@ SEQUENCE_ROW = np.dtype(
         ("drafts", np.int64),  # draft tokens that the next step may check
         ("planned", np.int64),  # number of the last step it is part of
         ("serial", np.int64),  # tells those that held the slot apart
+        ("owner", np.int64),  # whose it is, for the ledger; set where that is kept
     ],
     align=True,
 )
@@ -176,11 +187,22 @@ def same_spec(one: GroupSpec, other: GroupSpec) -> bool:
     )
 
 
+# What a lookup takes for cached: what is; what was ever entered, as if nothing had been evicted;
+# what was ever computed, as if all of it had been kept.
+PRESENT, ENTERED, COMPUTED = 0, 1, 2
+
+
 @njit
-def _is_cached(pool: Pool, groups: Rows, group: int, uid: int, index: int) -> bool:
-    """Whether every group with this group's spec holds a block."""
+def _is_cached(
+    pool: Pool, groups: Rows, group: int, uid: int, index: int, level: int, num_computed: int
+) -> bool:
+    """Whether every group with this group's spec holds a block, or would at another level."""
+    row = groups[group]
+    if level == COMPUTED or level == ENTERED and row.sliding_window == 0:
+        return bool(index * row.block_size + row.key_lookahead <= num_computed)
     while group >= 0:
-        if find_block(pool, block_key(uid, index, group)) == 0:
+        key = block_key(uid, index, group)
+        if find_block(pool, key) == 0 and (level == PRESENT or eviction_of(pool.ledger, key) == 0):
             return False
         group = groups[group].mate
     return True
@@ -196,6 +218,8 @@ def full_attention_reach(
     max_tokens: int,
     alignment: int,
     drop: bool,
+    level: int = PRESENT,
+    num_computed: int = 0,
 ) -> int:
     """Tokens a full-attention spec can serve: its blocks from the left, to the first missing."""
     size: int = groups[group].block_size
@@ -205,7 +229,8 @@ def full_attention_reach(
     while position <= max_tokens:
         while ends[span] < position + ahead:
             span += 1
-        if not _is_cached(pool, groups, group, uids[span], position // size):
+        index = position // size
+        if not _is_cached(pool, groups, group, uids[span], index, level, num_computed):
             break
         position += size
     reach = position - size
@@ -224,6 +249,8 @@ def window_reach(
     max_tokens: int,
     alignment: int,
     drop: bool,
+    level: int = PRESENT,
+    num_computed: int = 0,
 ) -> int:
     """Tokens a sliding-window spec can serve: the rightmost aligned boundary with its run.
 
@@ -242,7 +269,8 @@ def window_reach(
         while position > 0 and matched < needed:
             while span > 0 and ends[span - 1] >= position + ahead:
                 span -= 1
-            if not _is_cached(pool, groups, group, uids[span], position // size):
+            index = position // size
+            if not _is_cached(pool, groups, group, uids[span], index, level, num_computed):
                 break
             matched += 1
             position -= size
@@ -300,6 +328,20 @@ def adopt_hit(pool: Pool, tables: Tables, slot: int, group: int, hit_tokens: int
 
 
 @njit
+def _taker(tables: Tables, slot: int, group: int) -> int:
+    """Who takes blocks and why, for the ledger."""
+    sequence = tables.sequences[slot]
+    cause = BY_PROMPT
+    if sequence.owner & READMITTED and sequence.num_computed + 1 < sequence.num_tokens:
+        cause = BY_RECOMPUTE
+    elif tables.groups[group].sliding_window != 0:
+        cause = BY_WINDOW
+    elif sequence.num_computed >= sequence.num_prompt:
+        cause = BY_ANSWER
+    return taker_of(sequence.owner, cause)
+
+
+@njit
 def take_blocks(pool: Pool, tables: Tables, slot: int, group: int, num_tokens: int) -> None:
     """Extend a block table so that it covers a number of tokens."""
     row = tables.groups[group]
@@ -309,7 +351,10 @@ def take_blocks(pool: Pool, tables: Tables, slot: int, group: int, num_tokens: i
     if num <= table.length:
         return
     ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
-    take_run(pool, ring, row.ring_mask, table.length, num, group)
+    taker = 0
+    if len(pool.ledger.uses) > 0:
+        taker = _taker(tables, slot, group)
+    take_run(pool, ring, row.ring_mask, table.length, num, group, taker)
     table.length = num
 
 
@@ -325,7 +370,9 @@ def leave_window(
     end = min((num_computed_tokens - row.sliding_window + 1) // row.block_size, table.length)
     if end > table.first:
         ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
-        give_back_run(pool, ring, row.ring_mask, table.first, end, row.prepend_uncached != 0)
+        user = user_of(tables.sequences[slot].owner)
+        prepend = row.prepend_uncached != 0
+        give_back_run(pool, ring, row.ring_mask, table.first, end, prepend, 0, user)
         table.first = end
 
 
@@ -335,7 +382,9 @@ def give_back_all(pool: Pool, tables: Tables, slot: int, group: int) -> None:
     table = tables.tables[slot, group]
     row = tables.groups[group]
     ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
-    give_back_run(pool, ring, row.ring_mask, table.first, table.length, row.prepend_uncached != 0)
+    user = user_of(tables.sequences[slot].owner)
+    prepend = row.prepend_uncached != 0
+    give_back_run(pool, ring, row.ring_mask, table.first, table.length, prepend, 0, user)
     table.length = 0
     table.first = 0
     table.num_looked_at = 0

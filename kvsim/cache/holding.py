@@ -9,6 +9,7 @@ import numpy as np
 from kvsim.cache.block_pool import Ids, Pool, Rows, give_back_run
 from kvsim.cache.content import Ints
 from kvsim.cache.groups import Tables
+from kvsim.cache.ledger import user_of
 from kvsim.jit import njit
 
 
@@ -18,10 +19,12 @@ class HeldBlocks(NamedTuple):
     Attributes:
         ids: int32, group after group, each from its first block.
         ends: int64 [groups], where each group's end.
+        user: whose they were, for the ledger.
     """
 
     ids: Ids
     ends: Ints
+    user: int
 
 
 def held_blocks(tables: Tables, slot: int) -> HeldBlocks:
@@ -30,7 +33,7 @@ def held_blocks(tables: Tables, slot: int) -> HeldBlocks:
     ends = np.cumsum(rows["length"] - rows["first"])
     ids = np.zeros(ends[-1], dtype=np.int32)
     _take_out(tables, slot, ids)
-    return HeldBlocks(ids, ends)
+    return HeldBlocks(ids, ends, int(user_of(tables.sequences[slot]["owner"])))
 
 
 @njit
@@ -50,7 +53,7 @@ def _take_out(tables: Tables, slot: int, ids: Ids) -> None:
 
 
 @njit
-def give_back_held(pool: Pool, groups: Rows, ids: Ids, ends: Ints) -> None:
+def give_back_held(pool: Pool, groups: Rows, ids: Ids, ends: Ints, user: int) -> None:
     """Give back held blocks as one list: the last group first, each from its last block.
 
     (A sequence that gives its blocks back itself does so group after group, from the first.)
@@ -59,4 +62,4 @@ def give_back_held(pool: Pool, groups: Rows, ids: Ids, ends: Ints) -> None:
     for group in range(len(groups) - 1, -1, -1):
         start = ends[group - 1] if group > 0 else 0
         prepend = groups[group].prepend_uncached != 0
-        prepended = give_back_run(pool, ids, -1, start, ends[group], prepend, prepended)
+        prepended = give_back_run(pool, ids, -1, start, ends[group], prepend, prepended, user)

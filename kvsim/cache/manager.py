@@ -27,6 +27,7 @@ from kvsim.cache.block_pool import (
 )
 from kvsim.cache.content import GROUP_BITS, POSITION_BITS, Content, block_key
 from kvsim.cache.coordinator import (
+    ANSWER_SIZE,
     NOT_FIRST,
     REACH,
     RULES_ROW,
@@ -38,6 +39,7 @@ from kvsim.cache.coordinator import (
     extend,
     flatten,
     longest_hit,
+    note_progress,
     release,
     seat,
 )
@@ -50,6 +52,7 @@ from kvsim.cache.groups import (
     same_spec,
 )
 from kvsim.cache.holding import HeldBlocks, give_back_held, held_blocks
+from kvsim.cache.ledger import Ledger
 from kvsim.cache.loads import allocate_load, blocks_left, leave_windows, load_arrived
 from kvsim.cache.spec import FULL, MAMBA, MAX_BLOCKS, GroupSpec, scheduler_block_size
 from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
@@ -134,12 +137,14 @@ class Sequence:
         num_prompt: how many of them are the prompt.
         slot: row in the cache's tables; -1 while it holds nothing.
         junction: where its last lookup saw siblings diverge, in tokens; 0 for none.
+        owner: who it is to the ledger, see `kvsim.cache.reasons`; -1 for nobody.
     """
 
     content: Content
     num_prompt: int
     slot: int = -1
     junction: int = 0
+    owner: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +234,7 @@ class KVCache:
             pool=make_pool(config.num_blocks),
             tables=tables,
             rules=rules,
-            answer=np.zeros(REACH + len(groups), dtype=np.int64),
+            answer=np.zeros(ANSWER_SIZE, dtype=np.int64),
             boundaries=np.zeros(4, dtype=np.int64),
             kept=np.zeros(_MASK_PIECE_BLOCKS, dtype=np.bool_),
         )
@@ -254,9 +259,9 @@ class KVCache:
         """The longest prefix of a sequence that is cached; at most all but its last token."""
         content = sequence.content
         longest_hit(self.arrays, content.uids, content.ends)
-        hit, junction, *reach = self.core.answer.tolist()
+        hit, junction, *reach = self.core.answer[: REACH + self._num_specs].tolist()
         sequence.junction = junction
-        return Hit(hit, junction, tuple(reach[: self._num_specs]))
+        return Hit(hit, junction, tuple(reach))
 
     def allocate(
         self,
@@ -417,6 +422,7 @@ class KVCache:
 
     def hold_back(self, sequence: Sequence) -> HeldBlocks:
         """The sequence is over, but its blocks may not be handed out yet; see ``give_back``."""
+        note_progress(self.arrays, sequence.slot)
         held = held_blocks(self.core.tables, sequence.slot)
         self._unseat(sequence)
         return held
@@ -488,6 +494,17 @@ class KVCache:
             cap = group.admission_cap(config.max_in_flight_tokens, config.max_model_len)
             needed += blocks if cap is None else min(blocks, cap)
         return needed
+
+    def num_blocks_lacking(self, num_tokens: int, hit: Hit) -> int:
+        """Blocks that a request of so many tokens needs at least beyond what it hits."""
+        config = self.config
+        lacking = 0
+        for group, place in zip(config.groups, self.asked_at, strict=True):
+            blocks = -(-min(num_tokens, config.max_model_len) // group.block_size)
+            cap = group.admission_cap(config.max_in_flight_tokens, config.max_model_len)
+            blocks = blocks if cap is None else min(blocks, cap)
+            lacking += max(0, blocks - max(hit.tokens, hit.reach[place]) // group.block_size)
+        return lacking
 
     def num_blocks_to_hold(self, num_tokens: int) -> int:
         """Blocks that a sequence of so many computed tokens cannot do without."""
@@ -578,6 +595,8 @@ class KVCache:
         if len(content.ends) >= self.core.tables.spans.shape[2]:  # one more for the answer
             self._widen_spans(2 * len(content.ends))
         sequence.slot = self._idle_slots.pop()
+        if len(self.core.pool.ledger.uses):
+            self.core.tables.sequences["owner"][sequence.slot] = sequence.owner
 
     def _stays(self, sequence: Sequence, answer: int) -> bool:
         """Whether a sequence got its first blocks; its slot is taken back where it did not."""
@@ -617,6 +636,13 @@ class KVCache:
         wider = np.zeros((*spans.shape[:2], width), dtype=np.int64)
         wider[:, :, : spans.shape[2]] = spans
         self._replace_tables(spans=wider)
+
+    def replace_ledger(self, ledger: Ledger) -> None:
+        """Keep this ledger from now on; of one with rows, a row for each block."""
+        if len(ledger.uses) not in (0, self.config.num_blocks):
+            raise ValueError(f"{len(ledger.uses)} rows of uses, not {self.config.num_blocks}")
+        self.core = self.core._replace(pool=self.core.pool._replace(ledger=ledger))
+        self.arrays = flatten(self.core)
 
     def _replace_tables(self, **arrays: npt.NDArray[Any]) -> None:
         self.core = self.core._replace(tables=self.core.tables._replace(**arrays))

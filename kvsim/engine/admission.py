@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvsim.cache.manager import KVCache
+from kvsim.cache.manager import Hit, KVCache
+from kvsim.cache.reasons import AWAITED, LOST_WITH_HOLDER, NOT_COMPUTED, MissLedger
 from kvsim.engine.jobs import Counters, Job, Load, SchedulerConfig, StepPlan
 from kvsim.engine.stepping import BUDGET, make_batch
 from kvsim.engine.waiting import WaitingQueue
@@ -24,10 +25,15 @@ class Admission:
         loading: who holds the blocks it loads to, in order; they run before all who wait.
         connector: between the cache and a tier; None without one.
         counters: tokens looked up and hit, preemptions.
+        misses: why tokens were not hit; None where nobody asks.
     """
 
     def __init__(
-        self, cache: KVCache, config: SchedulerConfig, connector: Connector | None
+        self,
+        cache: KVCache,
+        config: SchedulerConfig,
+        connector: Connector | None,
+        misses: MissLedger | None,
     ) -> None:
         """Without requests; see `Scheduler`."""
         self.cache = cache
@@ -37,6 +43,7 @@ class Admission:
         self.loading: list[Load] = []
         self.connector = connector
         self.counters = Counters()
+        self.misses = misses
         self._profile = PROFILES[cache.config.profile]
         self._batch = make_batch(
             config.max_num_seqs,
@@ -80,6 +87,7 @@ class Admission:
                 deferred.append(self.waiting.pop())
                 continue
             num_new = self._num_new(sequence.content.num_tokens - hit.tokens, threshold)
+            self._find_misses(job, hit, num_external)
             if num_external:
                 done = cache.allocate_load(
                     sequence,
@@ -104,6 +112,8 @@ class Admission:
             self.waiting.pop()
             if job.num_preemptions == 0:
                 job.hit = hit
+                if self.misses is not None and job.misses is not None:
+                    self.misses.admitted(sequence, job.misses)
             job.num_external = num_external
             if not self._profile.counts_lookups:
                 self._count(job, sequence.content.num_tokens, hit.tokens)
@@ -150,6 +160,27 @@ class Admission:
             if self.connector is not None:
                 self.connector.resume(sequence)
         return None
+
+    def _find_misses(self, job: Job, hit: Hit, num_external: int) -> None:
+        """Note why a request that may be admitted now for the first time was not hit whole."""
+        sequence = job.sequence
+        if self.misses is None or job.num_preemptions:
+            return
+        whole = sequence.content.num_tokens if self.config.reserve_whole_prompt else hit.tokens + 1
+        if not num_external and self.cache.num_blocks_lacking(whole, hit) > self.cache.num_free:
+            return  # it will not be, and is asked about again in the next step
+        found = self.misses.find(sequence, hit, num_external, job.request.output_uid)
+        if found[NOT_COMPUTED] and self._waits_again(int(found[AWAITED])):
+            found[LOST_WITH_HOLDER] += found[NOT_COMPUTED]
+            found[NOT_COMPUTED] = 0
+        job.misses = found
+
+    def _waits_again(self, number: int) -> bool:
+        """Whether a request, by its number in the ledger, waits because it was preempted."""
+        return self.misses is not None and any(
+            other.num_preemptions and self.misses.number(other.sequence) == number
+            for other in self.waiting
+        )
 
     def _give_up(self, job: Job) -> None:
         """Forget a request that nothing will ever make room for."""

@@ -9,11 +9,26 @@ from dataclasses import dataclass, field
 import simpy
 
 from kvsim.cache.manager import Hit, KVCache
+from kvsim.cache.reasons import (
+    BEST,
+    EVICTED_GROUP,
+    EVICTED_MS,
+    KEPT,
+    LIFE_MS,
+    LIFE_TOKENS,
+    NOT_RETAINED_GROUP,
+    NUM_REASONS,
+    SHARED_WITH,
+    SINCE,
+    TAKER,
+    USED_MS,
+)
 from kvsim.cache.spec import FULL
 from kvsim.engine.clock import Clock
 from kvsim.engine.jobs import Job, StepPlan
 from kvsim.engine.offloading import Offloading
 from kvsim.engine.scheduler import Scheduler
+from kvsim.metrics.misses import Misses
 from kvsim.metrics.records import NO_UTILIZATION, RequestLog, RequestRecord, TimelineLog
 from kvsim.offload.transfers import Transfers
 from kvsim.times.step_time import StepTimeParams, request_seconds
@@ -204,6 +219,7 @@ class Replica:
                         yield clock.at(end_s)
                     continue
             num_calls = self._num_calls
+            self._tell_time()
             if steps and not scheduler.has_requests:
                 yield from self._run_oldest(num_calls)
                 continue
@@ -265,6 +281,7 @@ class Replica:
             offloading.begin(transfers.stores)
         if step.computes:
             end_s = clock.now
+            self._tell_time()
             if self._end(*self.scheduler.end_step()):
                 yield clock.at(end_s)
         elif any(step.computes for step in self._steps) or step.is_early:
@@ -276,6 +293,10 @@ class Replica:
             # Only transfers keep it from going on. (Else the only running request was preempted,
             # which is admitted next.)
             yield from self._sleep(num_calls)
+
+    def _tell_time(self) -> None:
+        if self.scheduler.misses is not None:
+            self.scheduler.misses.set_time(self._clock.now)
 
     def _follow_run(self) -> None:
         """After a run of steps without transfers as many are in flight as the scheduler says."""
@@ -338,7 +359,29 @@ class Replica:
         record.external_hit_tokens = job.num_external
         record.hit_tokens = hit.tokens
         record.full_hit_tokens = max(hit.tokens, hit.junction)
+        record.misses = self._misses(job)
         record.hit_ended, record.group_hit_tokens = self._why_no_longer(record, hit)
+
+    def _misses(self, job: Job) -> Misses | None:
+        """Why its first admission found no more; None where that is not noted."""
+        ledger, found = self.scheduler.misses, job.misses
+        if ledger is None or found is None:
+            return None
+        at = found.tolist()
+        group, taker = at[EVICTED_GROUP], at[TAKER]
+        return Misses(
+            tokens=at[:NUM_REASONS],
+            kept_hit_tokens=at[KEPT],
+            best_hit_tokens=at[BEST],
+            shared_with=ledger.name(at[SHARED_WITH]),
+            not_retained_group=None if at[NOT_RETAINED_GROUP] < 0 else at[NOT_RETAINED_GROUP],
+            evicted_group=None if group < 0 else group,
+            evicted_s=None if taker < 0 else at[EVICTED_MS] / 1000,
+            unused_since_s=None if taker < 0 else at[USED_MS] / 1000,
+            evicted_for=ledger.taker(taker),
+            evicted_blocks_since=None if taker < 0 else at[SINCE],
+            evicted_after_s=at[LIFE_MS] / at[LIFE_TOKENS] / 1000 if at[LIFE_TOKENS] else None,
+        )
 
     def _why_no_longer(self, record: RequestRecord, hit: Hit) -> tuple[str, tuple[int, ...] | None]:
         """Why a hit ended where it did, and the reach of each group where they differ."""

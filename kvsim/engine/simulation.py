@@ -11,6 +11,7 @@ import numpy as np
 import simpy
 
 from kvsim.cache.manager import CacheConfig, KVCache
+from kvsim.cache.reasons import MissLedger
 from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import SessionFeeder
@@ -188,6 +189,16 @@ def _table_warnings(params: StepTimeParams) -> tuple[str, ...]:
     )
 
 
+def _forgotten(misses: MissLedger | None) -> tuple[str, ...]:
+    """Evictions of which only the later ones are remembered."""
+    if misses is None or not misses.num_forgotten:
+        return ()
+    return (
+        f"{misses.num_forgotten:,} evicted blocks are remembered no longer: tokens missed for want "
+        "of them stand under evicted_earlier, or not_retained in a window group.",
+    )
+
+
 def simulate(
     scenario: Scenario,
     *,
@@ -211,10 +222,14 @@ def simulate(
     clock = Clock()
     step_time = make_step_time(scenario)
     tiers = make_tiers(scenario, clock, cache, step_time)
+    misses = None
+    if scenario.output.reasons and scenario.cache.enable_prefix_caching:
+        misses = MissLedger(cache, workload.block_tokens)
     scheduler = Scheduler(
         cache,
         scheduler_config(scenario, cache.config.num_blocks),
         None if tiers is None else tiers.offloading.connector,
+        misses,
     )
     requests, timeline = RequestLog(), TimelineLog()
     replica = Replica(
@@ -258,10 +273,16 @@ def simulate(
             external_queried_tokens=0 if tiers is None else tiers.num_queried_tokens,
             external_hit_tokens=0 if tiers is None else tiers.num_hit_tokens,
             evicted_by_group=cache.num_evicted_by_group,
+            missed_by_group=None if misses is None else misses.by_group(),
             simulated_s=replica.end_s,
             tiers=() if tiers is None else tiers.figures(replica.end_s),
         ),
-        (*workload.warnings, *tier_warnings(scenario), *_table_warnings(step_time)),
+        (
+            *workload.warnings,
+            *tier_warnings(scenario),
+            *_table_warnings(step_time),
+            *_forgotten(misses),
+        ),
     )
 
 

@@ -26,6 +26,7 @@ from kvsim.cache.coordinator import (
     cache_up_to,
     extend,
 )
+from kvsim.cache.ledger import has_room, set_time
 from kvsim.jit import njit
 from kvsim.times.step_time import StepTimeParams, step_seconds
 
@@ -342,9 +343,11 @@ def decode_run(
     for group in core.tables.groups:
         most_blocks += num_running * -(-growth // group.block_size)
     num_outcomes = 0
+    ledger = core.pool.ledger
+    is_noted = len(ledger.uses) > 0
     while num_outcomes == 0:
         while meter[IN_FLIGHT] < settings[DEPTH]:
-            if core.pool.totals[FREE] < most_blocks:
+            if core.pool.totals[FREE] < most_blocks or is_noted and not has_room(ledger):
                 return now_s, 0
             meter[BUDGET] = settings[MOST_TOKENS]
             schedule_running(arrays, batch, 0, num_running, 0, max_model_len, False)
@@ -355,6 +358,8 @@ def decode_run(
         if meter[IN_FLIGHT] == 0:
             return now_s, 0
         now_s += batch.seconds[meter[OLDEST]]
+        if is_noted:
+            set_time(ledger, now_s)
         num_outcomes = end_step(arrays, batch)
         if now_s >= until_s:
             break

@@ -10,7 +10,9 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from kvsim.metrics.misses import MISS_COLUMNS, NAMES, Misses
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +36,7 @@ REQUEST_COLUMNS: dict[str, str] = {
     "full_hit_tokens": "reach of the longest group alone: the junction where it exceeds the hit",
     "refused": "why the request was refused; null for one that ran",
     "external_hit_tokens": "tokens beyond the hit that its first admission loaded from a tier",
+    **MISS_COLUMNS,
 }
 """Columns of `requests.parquet` in their order, each with its meaning (times in s, sizes in
 tokens)."""
@@ -79,6 +82,7 @@ class RequestRecord:
         preemptions: times it was preempted.
         refused: why it never ran.
         external_hit_tokens: tokens beyond the hit that were loaded from a tier, then.
+        misses: why no more was found, then; None where that is not noted.
     """
 
     order: int
@@ -96,6 +100,7 @@ class RequestRecord:
     preemptions: int = 0
     refused: str | None = None
     external_hit_tokens: int | None = None
+    misses: Misses | None = None
 
 
 class RequestLog:
@@ -109,6 +114,7 @@ class RequestLog:
         self._hit_ended: list[str | None] = []
         self._refused: list[str | None] = []
         self._group_hit_tokens: dict[int, list[int]] = {}
+        self._misses = _MissColumns()
 
     def __len__(self) -> int:
         """Number of requests added."""
@@ -128,6 +134,7 @@ class RequestLog:
         self._request_ids.append(record.request_id)
         self._hit_ended.append(record.hit_ended)
         self._refused.append(record.refused)
+        self._misses.add(record.misses)
 
     def first_refusal(self) -> str | None:
         """Why the first refused request was refused, None where none was."""
@@ -162,9 +169,57 @@ class RequestLog:
             "full_hit_tokens": _nullable(counts["full_hit_tokens"]),
             "refused": pd.Series(self._refused, dtype="str"),
             "external_hit_tokens": _nullable(counts["external_hit_tokens"]),
+            **self._misses.columns(),
         }
         frame = pd.DataFrame(columns)
         return frame.iloc[by_arrival].reset_index(drop=True)
+
+
+class _MissColumns:
+    """Why requests missed, a column each; nothing is kept until there is one to keep."""
+
+    def __init__(self) -> None:
+        self._num_rows = 0
+        self._numbers = {name: array("d") for name in MISS_COLUMNS if name not in NAMES}
+        self._names: dict[str, list[str | None]] = {name: [] for name in NAMES}
+
+    def add(self, misses: Misses | None) -> None:
+        """Another request."""
+        self._num_rows += 1
+        if misses is None:
+            return
+        self._fill(self._num_rows - 1)
+        for name, value in misses.by_column().items():
+            if name in NAMES:
+                self._names[name].append(value)
+            else:
+                self._numbers[name].append(math.nan if value is None else value)
+
+    def columns(self) -> dict[str, Any]:
+        """A series for each column, as long as there are requests."""
+        import numpy as np
+        import pandas as pd
+
+        self._fill(self._num_rows)
+        columns: dict[str, Any] = {}
+        for name in MISS_COLUMNS:
+            if name in NAMES:
+                columns[name] = pd.Series(self._names[name], dtype="str")
+                continue
+            numbers = np.array(self._numbers[name])
+            if name.endswith("_s"):
+                columns[name] = numbers
+            else:
+                columns[name] = pd.Series(numbers).astype("Int64")
+        return columns
+
+    def _fill(self, num_rows: int) -> None:
+        """Requests of which nothing is known, up to a number of rows."""
+        more = num_rows - len(self._names[NAMES[0]])
+        for column in self._numbers.values():
+            column.extend([math.nan] * more)
+        for names in self._names.values():
+            names.extend([None] * more)
 
 
 class TimelineLog:

@@ -387,3 +387,6 @@ class Output(Section):
     timeline_interval_s: Annotated[Seconds, Field(gt=0)] = Field(
         default=1.0, description="simulated time between rows of timeline.parquet"
     )
+    reasons: bool = Field(
+        default=True, description="note why each prompt token that was not hit was not"
+    )
