@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvsim.cache.block_pool import FREE, NUM_GROUPS_MAX, Pool, Rows
-from kvsim.cache.content import Ints, span_at
+from kvsim.cache.content import Ints
 from kvsim.cache.groups import (
     COMPUTED,
     ENTERED,
@@ -24,7 +24,8 @@ from kvsim.cache.groups import (
     take_blocks,
     window_reach,
 )
-from kvsim.cache.ledger import Ledger, note_computed
+from kvsim.cache.ledger import Ledger
+from kvsim.cache.progress import note_leave, note_progress
 from kvsim.jit import njit
 from kvsim.policies.retention import NO_BOUNDARY
 
@@ -393,7 +394,7 @@ def cache_up_to(arrays: Arrays, slot: int, num_computed: int) -> None:
     if len(pool.ledger.uses) > 0 and (
         num_units > sequence.num_entered or num_computed <= sequence.num_prompt
     ):
-        _note_computed(core, slot, num_computed)
+        note_progress(pool, tables, rules, slot, num_computed)
     if num_units <= sequence.num_entered:
         return
     sequence.num_entered = num_units
@@ -432,29 +433,10 @@ def cache_up_to(arrays: Arrays, slot: int, num_computed: int) -> None:
 
 
 @njit
-def _note_computed(core: Core, slot: int, num_computed: int) -> None:
-    """Tell the ledger how far a sequence is computed."""
-    sequence = core.tables.sequences[slot]
-    num_tokens = min(num_computed, sequence.num_tokens)
-    num_noted = min(sequence.num_entered * core.rules[0].entry_unit, num_tokens)
-    uids, ends = core.tables.spans[slot, 0], core.tables.spans[slot, 1]
-    span = span_at(ends, sequence.num_spans, num_noted + 1)
-    note_computed(core.pool.ledger, uids, ends, span, num_tokens, sequence.owner)
-
-
-@njit
-def note_progress(arrays: Arrays, slot: int) -> None:
-    """Tell the ledger how far a sequence is computed that is about to leave its slot."""
-    core = assemble(arrays)
-    if len(core.pool.ledger.uses) > 0 and core.rules[0].caching != 0:
-        _note_computed(core, slot, core.tables.sequences[slot].num_computed)
-
-
-@njit
 def release(arrays: Arrays, slot: int) -> None:
     """Give back everything a sequence holds: group after group, each from its last block."""
-    note_progress(arrays, slot)
     core = assemble(arrays)
+    note_leave(core.pool, core.tables, core.rules[0], slot)
     for group in range(len(core.tables.groups)):
         give_back_all(core.pool, core.tables, slot, group)
     core.tables.sequences[slot].num_computed = 0

@@ -99,6 +99,11 @@ def owner_of(number: int) -> int:
     return min(number, MOST_REQUESTS - 1) << _FLAG_BITS
 
 
+def number_of_owner(owner: int) -> int:
+    """The number of the request that a sequence's row stands for."""
+    return owner >> _FLAG_BITS
+
+
 @njit
 def taker_of(owner: int, cause: int) -> int:
     """Who takes a block and why, in one number."""
@@ -119,7 +124,6 @@ def cause_of(taker: int) -> int:
     return taker & _CAUSE_MASK
 
 
-@njit
 def number_of(taker: int) -> int:
     """The number of the request that took a block."""
     return taker >> _CAUSE_BITS
@@ -205,8 +209,8 @@ def is_remembered(ledger: Ledger, event: int) -> bool:
 
 @njit
 def has_room(ledger: Ledger) -> bool:
-    """Whether half of the lines are empty, as is wanted before steps begin."""
-    return bool(2 * ledger.meter[NUM_LINES] <= len(ledger.lines))
+    """Whether three in eight lines are empty, as is wanted before steps begin."""
+    return bool(8 * ledger.meter[NUM_LINES] <= 5 * len(ledger.lines))
 
 
 @njit
@@ -295,10 +299,10 @@ def note_computed(
 
 
 @njit
-def note_admitted(ledger: Ledger, uids: Ints, ends: Ints, owner: int) -> None:
+def note_admitted(known: Rows, uids: Ints, ends: Ints, owner: int) -> None:
     """A request with these spans, which are known, is admitted."""
     for span in range(len(uids)):
-        row = ledger.known[find_known(ledger.known, uids[span])]
+        row = known[find_known(known, uids[span])]
         if row.uid != 0 and row.admitted <= ends[span]:
             row.admitted = ends[span]
             row.admitted_by = owner >> _FLAG_BITS

@@ -39,7 +39,6 @@ from kvsim.cache.coordinator import (
     extend,
     flatten,
     longest_hit,
-    note_progress,
     release,
     seat,
 )
@@ -54,6 +53,7 @@ from kvsim.cache.groups import (
 from kvsim.cache.holding import HeldBlocks, give_back_held, held_blocks
 from kvsim.cache.ledger import Ledger
 from kvsim.cache.loads import allocate_load, blocks_left, leave_windows, load_arrived
+from kvsim.cache.progress import note_leave
 from kvsim.cache.spec import FULL, MAMBA, MAX_BLOCKS, GroupSpec, scheduler_block_size
 from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
 from kvsim.policies.profiles import PROFILES, retention_problem
@@ -137,7 +137,7 @@ class Sequence:
         num_prompt: how many of them are the prompt.
         slot: row in the cache's tables; -1 while it holds nothing.
         junction: where its last lookup saw siblings diverge, in tokens; 0 for none.
-        owner: who it is to the ledger, see `kvsim.cache.reasons`; -1 for nobody.
+        owner: who it is to the ledger, see `kvsim.cache.ledger`; -1 for nobody.
     """
 
     content: Content
@@ -246,6 +246,7 @@ class KVCache:
             for group in groups
         )
         self._idle_slots: list[int] = []
+        self._sizes = list(zip(rows["block_size"].tolist(), rows["cap"].tolist(), strict=True))
         # Full-attention groups that keep what their own lookup found, beyond the hit.
         self._uncut = [
             index
@@ -422,8 +423,9 @@ class KVCache:
 
     def hold_back(self, sequence: Sequence) -> HeldBlocks:
         """The sequence is over, but its blocks may not be handed out yet; see ``give_back``."""
-        note_progress(self.arrays, sequence.slot)
-        held = held_blocks(self.core.tables, sequence.slot)
+        core = self.core
+        note_leave(core.pool, core.tables, core.rules[0], sequence.slot)
+        held = held_blocks(core.tables, sequence.slot)
         self._unseat(sequence)
         return held
 
@@ -497,13 +499,11 @@ class KVCache:
 
     def num_blocks_lacking(self, num_tokens: int, hit: Hit) -> int:
         """Blocks that a request of so many tokens needs at least beyond what it hits."""
-        config = self.config
+        num_tokens = min(num_tokens, self.config.max_model_len)
         lacking = 0
-        for group, place in zip(config.groups, self.asked_at, strict=True):
-            blocks = -(-min(num_tokens, config.max_model_len) // group.block_size)
-            cap = group.admission_cap(config.max_in_flight_tokens, config.max_model_len)
-            blocks = blocks if cap is None else min(blocks, cap)
-            lacking += max(0, blocks - max(hit.tokens, hit.reach[place]) // group.block_size)
+        for (size, cap), place in zip(self._sizes, self.asked_at, strict=True):
+            held = max(hit.tokens, hit.reach[place]) // size
+            lacking += max(0, min(-(-num_tokens // size), cap) - held)
         return lacking
 
     def num_blocks_to_hold(self, num_tokens: int) -> int:

@@ -21,14 +21,10 @@ missing one before it; in a window group the block that the run at the hit's end
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
 from kvsim.cache.block_pool import EVICTED as NUM_EVICTED
 from kvsim.cache.block_pool import NUM_GROUPS_MAX, Pool, Rows, find_block
 from kvsim.cache.content import Ints, block_key, span_at
 from kvsim.cache.coordinator import (
-    ANSWER_SIZE,
     CUTS,
     HIT,
     NUM_CUTS,
@@ -39,26 +35,12 @@ from kvsim.cache.coordinator import (
 from kvsim.cache.groups import COMPUTED, ENTERED
 from kvsim.cache.ledger import (
     NUM_CAUSES,
-    NUM_FORGOTTEN,
-    NUM_KNOWN,
-    NUM_LINES,
-    PREEMPTED,
-    READMITTED,
-    Ledger,
     cause_of,
     eviction_of,
     find_known,
     is_remembered,
     know_spans,
-    make_ledger,
-    move_known,
-    move_lines,
-    note_admitted,
-    number_of,
-    owner_of,
-    set_time,
 )
-from kvsim.cache.manager import Hit, KVCache, Sequence
 from kvsim.jit import njit
 from kvsim.policies.retention import DENSE
 
@@ -91,10 +73,6 @@ REASONS_SIZE = LOST_BY_GROUP + 2 * NUM_GROUPS_MAX
 NOBODY = -1
 
 _UNKNOWN, _PRESENT = -1, -2
-_LEAST_ROWS = 1 << 12
-_NUM_EVENTS = 1 << 21
-_MOST_LINES = 1 << 22
-"""Evictions are remembered in up to 300 MB, half of it in use (more for a pool that is larger)."""
 
 
 # --- what is known of a prompt ---
@@ -345,135 +323,3 @@ def find_reasons(
             _charge_window(
                 pool, groups, group, uids, ends, low, high, computed, rules.alignment, reasons
             )
-
-
-class MissLedger:
-    """Keeps a cache's ledger, and asks it why prompts were not hit whole.
-
-    Attributes:
-        cache: whose; it has a ledger from now on.
-        names: of the requests, by number.
-    """
-
-    def __init__(self, cache: KVCache, coarse_tokens: int | None = None) -> None:
-        """Begin to note what happens in a cache, which is empty.
-
-        Args:
-            cache: with prefix caching.
-            coarse_tokens: tokens that an id of the trace stands for; None where content is exact.
-        """
-        self.cache = cache
-        self.names: list[str] = []
-        self._lost_by_group = np.zeros(2 * NUM_GROUPS_MAX, dtype=np.int64)
-        self._coarse_tokens = coarse_tokens or 0
-        self._answer = np.zeros(ANSWER_SIZE, dtype=np.int64)
-        num_blocks = cache.config.num_blocks
-        # Half of the lines are room for what one step evicts.
-        lines = max(_LEAST_ROWS, 1 << (2 * num_blocks - 1).bit_length())
-        self._most_lines = max(_MOST_LINES, 2 * lines)
-        cache.replace_ledger(make_ledger(num_blocks, lines, _NUM_EVENTS, _LEAST_ROWS))
-
-    @property
-    def num_forgotten(self) -> int:
-        """Evictions that are remembered no longer."""
-        return int(self._ledger.meter[NUM_FORGOTTEN])
-
-    @property
-    def _ledger(self) -> Ledger:
-        return self.cache.core.pool.ledger
-
-    def register(self, sequence: Sequence, name: str) -> None:
-        """A request arrives."""
-        sequence.owner = owner_of(len(self.names))
-        self.names.append(name)
-
-    def set_time(self, now_s: float) -> None:
-        """The time on the clock of the run."""
-        set_time(self._ledger, now_s)
-
-    def make_room(self) -> None:
-        """Lengthen the table of evictions, or forget the older half, where it fills up."""
-        ledger = self._ledger
-        num, room = int(ledger.meter[NUM_LINES]), len(ledger.lines)
-        if 2 * num <= room:
-            return
-        oldest = 0
-        if room < self._most_lines:
-            room *= 2
-        else:
-            newest = ledger.entries[ledger.lines != 0].max(axis=1)
-            oldest = int(np.partition(newest, num // 2)[num // 2])
-        longer = make_ledger(0, room)
-        longer = ledger._replace(lines=longer.lines, entries=longer.entries)
-        ledger.meter[NUM_FORGOTTEN] += move_lines(ledger, longer, oldest)
-        self.cache.replace_ledger(longer)
-
-    def find(
-        self, sequence: Sequence, hit: Hit, num_external: int, output_uid: int
-    ) -> npt.NDArray[np.int64]:
-        """Why a prompt was not hit whole; to be asked right after its lookup.
-
-        Args:
-            sequence: looked up, and not admitted before.
-            hit: what was found.
-            num_external: tokens beyond it that a tier has.
-            output_uid: of the span that its answer is written to.
-
-        Returns:
-            int64 [`REASONS_SIZE`]: tokens by reason which sum to the prompt less the hit and
-            what the tier has; then the details.
-        """
-        content = sequence.content
-        ledger = self._ledger
-        if 2 * (ledger.meter[NUM_KNOWN] + len(content.uids) + 1) > len(ledger.known):
-            self._lengthen_known(len(content.uids) + 1)
-        reasons = np.zeros(REASONS_SIZE, dtype=np.int64)
-        find_reasons(
-            self.cache.arrays,
-            self._answer,
-            reasons,
-            content.uids,
-            content.ends,
-            output_uid,
-            hit.tokens,
-            num_external,
-            self._coarse_tokens,
-        )
-        return reasons
-
-    def admitted(self, sequence: Sequence, reasons: npt.NDArray[np.int64]) -> None:
-        """The request these reasons are about is admitted; what it has counts as seen."""
-        content = sequence.content
-        note_admitted(self._ledger, content.uids, content.ends, sequence.owner)
-        self._lost_by_group += reasons[LOST_BY_GROUP:]
-
-    def preempted(self, sequence: Sequence) -> None:
-        """A request is about to lose its blocks."""
-        rows = self.cache.core.tables.sequences
-        rows["owner"][sequence.slot] = sequence.owner | PREEMPTED
-        sequence.owner |= READMITTED
-
-    def number(self, sequence: Sequence) -> int:
-        """The number of a sequence's request."""
-        return sequence.owner >> 2
-
-    def name(self, number: int) -> str | None:
-        """The name of a request by number; None for nobody."""
-        return self.names[number] if 0 <= number < len(self.names) else None
-
-    def taker(self, taker: int) -> str | None:
-        """The name of the request that a block was taken for; None for nobody."""
-        return None if taker < 0 else self.name(int(number_of(taker)))
-
-    def by_group(self) -> dict[str, list[int]]:
-        """Tokens `not_retained` and `evicted` so far, by group."""
-        not_retained, evicted = self._lost_by_group.reshape(2, NUM_GROUPS_MAX).tolist()
-        num = len(self.cache.config.groups)
-        return {"not_retained": not_retained[:num], "evicted": evicted[:num]}
-
-    def _lengthen_known(self, more: int) -> None:
-        ledger = self._ledger
-        wanted = 4 * (int(ledger.meter[NUM_KNOWN]) + more)
-        longer = np.zeros(1 << (wanted - 1).bit_length(), dtype=ledger.known.dtype)
-        move_known(ledger.known, longer)
-        self.cache.replace_ledger(ledger._replace(known=longer))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from kvsim.cache.manager import Hit, KVCache
-from kvsim.cache.reasons import AWAITED, LOST_WITH_HOLDER, NOT_COMPUTED, MissLedger
+from kvsim.cache.misses import MissLedger
+from kvsim.cache.reasons import AWAITED, LOST_WITH_HOLDER, NOT_COMPUTED
 from kvsim.engine.jobs import Counters, Job, Load, SchedulerConfig, StepPlan
 from kvsim.engine.stepping import BUDGET, make_batch
 from kvsim.engine.waiting import WaitingQueue

@@ -9,20 +9,7 @@ from dataclasses import dataclass, field
 import simpy
 
 from kvsim.cache.manager import Hit, KVCache
-from kvsim.cache.reasons import (
-    BEST,
-    EVICTED_GROUP,
-    EVICTED_MS,
-    KEPT,
-    LIFE_MS,
-    LIFE_TOKENS,
-    NOT_RETAINED_GROUP,
-    NUM_REASONS,
-    SHARED_WITH,
-    SINCE,
-    TAKER,
-    USED_MS,
-)
+from kvsim.cache.reasons import LOST_BY_GROUP, SHARED_WITH, TAKER
 from kvsim.cache.spec import FULL
 from kvsim.engine.clock import Clock
 from kvsim.engine.jobs import Job, StepPlan
@@ -367,21 +354,8 @@ class Replica:
         ledger, found = self.scheduler.misses, job.misses
         if ledger is None or found is None:
             return None
-        at = found.tolist()
-        group, taker = at[EVICTED_GROUP], at[TAKER]
-        return Misses(
-            tokens=at[:NUM_REASONS],
-            kept_hit_tokens=at[KEPT],
-            best_hit_tokens=at[BEST],
-            shared_with=ledger.name(at[SHARED_WITH]),
-            not_retained_group=None if at[NOT_RETAINED_GROUP] < 0 else at[NOT_RETAINED_GROUP],
-            evicted_group=None if group < 0 else group,
-            evicted_s=None if taker < 0 else at[EVICTED_MS] / 1000,
-            unused_since_s=None if taker < 0 else at[USED_MS] / 1000,
-            evicted_for=ledger.taker(taker),
-            evicted_blocks_since=None if taker < 0 else at[SINCE],
-            evicted_after_s=at[LIFE_MS] / at[LIFE_TOKENS] / 1000 if at[LIFE_TOKENS] else None,
-        )
+        numbers = found[:LOST_BY_GROUP].tolist()
+        return Misses(numbers, ledger.name(numbers[SHARED_WITH]), ledger.taker(numbers[TAKER]))
 
     def _why_no_longer(self, record: RequestRecord, hit: Hit) -> tuple[str, tuple[int, ...] | None]:
         """Why a hit ended where it did, and the reach of each group where they differ."""

@@ -16,7 +16,7 @@ from kvsim.cache.content import Content
 from kvsim.cache.holding import HeldBlocks
 from kvsim.cache.manager import KVCache
 from kvsim.cache.manager import Sequence as CacheSequence
-from kvsim.cache.reasons import MissLedger
+from kvsim.cache.misses import MissLedger
 from kvsim.engine.admission import Admission
 from kvsim.engine.jobs import Job, SchedulerConfig, StepPlan
 from kvsim.engine.stepping import (

@@ -11,7 +11,7 @@ import numpy as np
 import simpy
 
 from kvsim.cache.manager import CacheConfig, KVCache
-from kvsim.cache.reasons import MissLedger
+from kvsim.cache.misses import MissLedger
 from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import SessionFeeder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -57,8 +58,23 @@ MISS_COLUMNS: dict[str, str] = {
 }
 """Columns of `requests.parquet` about misses, each with its meaning; null where no reasons are
 noted."""
-NAMES = ("shared_with", "evicted_for")
-"""Those that hold names of requests."""
+
+MISS_NUMBERS = (
+    *map(column_of, MISS_REASONS),
+    "best_hit_tokens",
+    "kept_hit_tokens",
+    "shared_with",
+    "awaited",
+    "not_retained_group",
+    "evicted_group",
+    "evicted_ms",
+    "used_ms",
+    "taker",
+    "evicted_blocks_since",
+    "life_ms",
+    "life_tokens",
+)
+"""What the first entries of `kvsim.cache.reasons.find_reasons` are, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,37 +82,74 @@ class Misses:
     """Why the first admission of a request found no more.
 
     Attributes:
-        tokens: by reason, in the order of `MISS_REASONS`.
-        kept_hit_tokens: as in `MISS_COLUMNS`, as are the others; None where there is none.
-        best_hit_tokens: see above.
-        shared_with: see above.
-        not_retained_group: see above.
-        evicted_group: see above.
-        evicted_s: see above.
-        unused_since_s: see above.
-        evicted_for: see above.
-        evicted_blocks_since: see above.
-        evicted_after_s: see above.
+        numbers: in the order of `MISS_NUMBERS`; -1 for what does not exist from `shared_with` on.
+        shared_with: as in `MISS_COLUMNS`.
+        evicted_for: as in `MISS_COLUMNS`.
     """
 
-    tokens: Sequence[int]
-    kept_hit_tokens: int
-    best_hit_tokens: int
+    numbers: Sequence[int]
     shared_with: str | None = None
-    not_retained_group: int | None = None
-    evicted_group: int | None = None
-    evicted_s: float | None = None
-    unused_since_s: float | None = None
     evicted_for: str | None = None
-    evicted_blocks_since: int | None = None
-    evicted_after_s: float | None = None
 
-    def by_column(self) -> dict[str, Any]:
-        """Values by column of `MISS_COLUMNS`."""
-        counts = dict(zip(map(column_of, MISS_REASONS), self.tokens, strict=True))
-        return {
-            name: counts[name] if name in counts else getattr(self, name) for name in MISS_COLUMNS
+
+class MissLog:
+    """Why requests missed, in the order of a log; without rows before there is one to keep."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._num_rows = 0
+        self._numbers = array("q")
+        self._shared_with: list[str | None] = []
+        self._evicted_for: list[str | None] = []
+
+    def add(self, misses: Misses | None) -> None:
+        """Another request; None where nothing was noted."""
+        self._num_rows += 1
+        if misses is None:
+            return
+        self._fill(self._num_rows - 1)
+        self._numbers.extend(misses.numbers)
+        self._shared_with.append(misses.shared_with)
+        self._evicted_for.append(misses.evicted_for)
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of `MISS_COLUMNS`, a row a request."""
+        import numpy as np
+        import pandas as pd
+
+        self._fill(self._num_rows)
+        table = np.array(self._numbers, dtype=np.int64).reshape(-1, len(MISS_NUMBERS))
+        numbers = dict(zip(MISS_NUMBERS, table.T, strict=True))
+        noted = numbers["best_hit_tokens"] >= 0
+        taken = noted & (numbers["taker"] >= 0)
+        life_tokens = numbers["life_tokens"]
+
+        def counts(name: str, exists: Any) -> Any:
+            return pd.Series(numbers[name], dtype="Int64").where(exists)
+
+        special = {
+            "shared_with": pd.Series(self._shared_with, dtype="str"),
+            "not_retained_group": counts("not_retained_group", numbers["not_retained_group"] >= 0),
+            "evicted_group": counts("evicted_group", numbers["evicted_group"] >= 0),
+            "evicted_s": np.where(taken, numbers["evicted_ms"] / 1000, np.nan),
+            "unused_since_s": np.where(taken, numbers["used_ms"] / 1000, np.nan),
+            "evicted_for": pd.Series(self._evicted_for, dtype="str"),
+            "evicted_blocks_since": counts("evicted_blocks_since", taken),
+            "evicted_after_s": np.where(
+                life_tokens > 0, numbers["life_ms"] / np.maximum(1, life_tokens) / 1000, np.nan
+            ),
         }
+        return {
+            name: special[name] if name in special else counts(name, noted) for name in MISS_COLUMNS
+        }
+
+    def _fill(self, num_rows: int) -> None:
+        """Requests of which nothing is known, up to a number of rows."""
+        more = num_rows - len(self._shared_with)
+        if more > 0:
+            self._numbers.extend([-1] * (more * len(MISS_NUMBERS)))
+            self._shared_with.extend([None] * more)
+            self._evicted_for.extend([None] * more)
 
 
 def missed_tokens(requests: pd.DataFrame) -> dict[str, int] | None:

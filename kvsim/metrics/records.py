@@ -10,9 +10,9 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kvsim.metrics.misses import MISS_COLUMNS, NAMES, Misses
+from kvsim.metrics.misses import MISS_COLUMNS, Misses, MissLog
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,7 +114,7 @@ class RequestLog:
         self._hit_ended: list[str | None] = []
         self._refused: list[str | None] = []
         self._group_hit_tokens: dict[int, list[int]] = {}
-        self._misses = _MissColumns()
+        self._misses = MissLog()
 
     def __len__(self) -> int:
         """Number of requests added."""
@@ -173,53 +173,6 @@ class RequestLog:
         }
         frame = pd.DataFrame(columns)
         return frame.iloc[by_arrival].reset_index(drop=True)
-
-
-class _MissColumns:
-    """Why requests missed, a column each; nothing is kept until there is one to keep."""
-
-    def __init__(self) -> None:
-        self._num_rows = 0
-        self._numbers = {name: array("d") for name in MISS_COLUMNS if name not in NAMES}
-        self._names: dict[str, list[str | None]] = {name: [] for name in NAMES}
-
-    def add(self, misses: Misses | None) -> None:
-        """Another request."""
-        self._num_rows += 1
-        if misses is None:
-            return
-        self._fill(self._num_rows - 1)
-        for name, value in misses.by_column().items():
-            if name in NAMES:
-                self._names[name].append(value)
-            else:
-                self._numbers[name].append(math.nan if value is None else value)
-
-    def columns(self) -> dict[str, Any]:
-        """A series for each column, as long as there are requests."""
-        import numpy as np
-        import pandas as pd
-
-        self._fill(self._num_rows)
-        columns: dict[str, Any] = {}
-        for name in MISS_COLUMNS:
-            if name in NAMES:
-                columns[name] = pd.Series(self._names[name], dtype="str")
-                continue
-            numbers = np.array(self._numbers[name])
-            if name.endswith("_s"):
-                columns[name] = numbers
-            else:
-                columns[name] = pd.Series(numbers).astype("Int64")
-        return columns
-
-    def _fill(self, num_rows: int) -> None:
-        """Requests of which nothing is known, up to a number of rows."""
-        more = num_rows - len(self._names[NAMES[0]])
-        for column in self._numbers.values():
-            column.extend([math.nan] * more)
-        for names in self._names.values():
-            names.extend([None] * more)
 
 
 class TimelineLog:
