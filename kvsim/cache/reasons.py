@@ -16,7 +16,8 @@ that each reason is the difference of two of them and the sum is exact:
 
 An evicted token belongs to the group whose lookup stopped short of it, in the order in which groups
 are asked. In full attention its own block says who took it, or where that is still cached the first
-missing one before it; in a window group the block that the run at the hit's end lacks.
+missing one before it; in a window group the block that the run at the upper end lacks, or where
+nothing was ever kept so low the eviction that made a hit end there.
 """
 
 from __future__ import annotations
@@ -161,12 +162,13 @@ def _charge_full(
     high: int,
     num_computed: int,
     reasons: Ints,
-) -> None:
-    """Tokens from low to high that full attention lacks, block after block."""
+) -> int:
+    """Tokens from low to high that full attention lacks, block after block; the first event."""
     size, ahead = groups[group].block_size, groups[group].key_lookahead
     num_spans = len(ends)
     span = span_at(ends, num_spans, min(num_computed, low + 1 + ahead))
     place = _PRESENT
+    first = _UNKNOWN
     pending = 0  # tokens that are still cached, before the first that is not
     position = low
     # Where a look-ahead block was dropped, the one that is missing lies behind.
@@ -181,6 +183,7 @@ def _charge_full(
         tokens = max(0, min(end, high) - position)
         if found != _PRESENT:
             if place == _PRESENT:
+                first = found
                 _tell(pool, reasons, group, found)
                 _charge(pool, reasons, group, found, pending)
                 pending = 0
@@ -194,6 +197,7 @@ def _charge_full(
         place = _UNKNOWN
         _tell(pool, reasons, group, place)
     _charge(pool, reasons, group, place, pending + max(0, high - position))
+    return first
 
 
 @njit
@@ -208,8 +212,13 @@ def _charge_window(
     num_computed: int,
     alignment: int,
     reasons: Ints,
-) -> None:
-    """Tokens from low to high that a window group lacks: what its run at the upper end lacks."""
+) -> int:
+    """Tokens from low to high that a window group lacks: what its run at the upper end lacks.
+
+    Returns:
+        The event of that eviction; `_UNKNOWN`, and nothing is charged, where the group never had
+        what it lacks: only the loss of what lies beyond has made it needed.
+    """
     row = groups[group]
     size, ahead = row.block_size, row.key_lookahead
     needed = max(1, row.num_to_resume + row.eagle)
@@ -226,8 +235,10 @@ def _charge_window(
                 place = found
                 break
         boundary -= alignment
-    _tell(pool, reasons, group, place)
-    _charge(pool, reasons, group, place, high - low)
+    if place != _UNKNOWN:
+        _tell(pool, reasons, group, place)
+        _charge(pool, reasons, group, place, high - low)
+    return place
 
 
 # --- the reasons ---
@@ -311,6 +322,7 @@ def find_reasons(
             if lost > 0:
                 reasons[NOT_RETAINED_GROUP] = group
                 reasons[LOST_BY_GROUP + group] += lost
+    last_group, last_event = 0, _UNKNOWN
     for i in range(core.answer[NUM_CUTS]):
         group = core.answer[CUTS + 3 * i]
         low = max(found, core.answer[CUTS + 3 * i + 1])
@@ -318,8 +330,12 @@ def find_reasons(
         if low >= high:
             continue
         if groups[group].sliding_window == 0:
-            _charge_full(pool, groups, group, uids, ends, low, high, computed, reasons)
+            event = _charge_full(pool, groups, group, uids, ends, low, high, computed, reasons)
         else:
-            _charge_window(
+            event = _charge_window(
                 pool, groups, group, uids, ends, low, high, computed, rules.alignment, reasons
             )
+            if event == _UNKNOWN:
+                _charge(pool, reasons, last_group, last_event, high - low)
+                continue
+        last_group, last_event = group, event
