@@ -47,21 +47,18 @@ def missed_tokens(frame: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     names = [f"missed_tokens.{reason}" for _, reasons, *_ in _PARTS for reason in reasons]
     if names[0] not in frame.columns or frame[names[0]].isna().all():
         raise InputError("frame", "no run has reasons. Run with output.reasons: true.")
-    needed(frame, "label", "hit_tokens", *names)
+    needed(frame, "label", "prompt_tokens", "hit_split.device", *names)
     frame = frame[frame[names[0]].notna()]
     if len(frame) > MOST_BARS:
         raise InputError(
             "frame",
             f"{len(frame)} runs are too many side by side. Keep {MOST_BARS} rows or fewer.",
         )
-    found = [_floats(frame["hit_tokens"]), np.zeros(len(frame))]
-    for source in ("cpu", "remote"):
-        if f"hit_split.{source}" in frame.columns:
-            tier = _floats(frame[f"hit_split.{source}"]) * _floats(frame["queried_tokens"])
-            found[1] += np.nan_to_num(tier)
     unseen = _summed(frame, _UNSEEN)
     parts = [_summed(frame, reasons) for _, reasons, *_ in _PARTS]
-    total = np.maximum(1, sum(found) + sum(parts) + unseen)
+    total = _floats(frame["prompt_tokens"])
+    device = np.round(_floats(frame["hit_split.device"]) * total)
+    found = [device, np.round(total - device - sum(parts) - unseen)]
     labels = [str(label) for label in frame["label"]]
     width_in, height_in = bars_size_in(labels, 10.0)
     ax = one_axes(ax, (width_in, max(height_in, 1.8 + 0.5 * len(labels))))

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kvsim.errors import KvsimError, show, unknown_name
+from kvsim.errors import KvsimError, show
 from kvsim.metrics.misses import EVICTIONS, MISS_REASONS, column_of
-from kvsim.results.tables import percent, seconds
+from kvsim.results.tables import NO_FIGURE, percent, seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,11 +32,11 @@ _SHORT = {
     "below_unit": "below\na unit",
     "look_ahead": "look-\nahead",
     "not_retained": "not re-\ntained",
-    "evicted_by_prompt": "by a\nprompt",
-    "evicted_by_answer": "by an\nanswer",
-    "evicted_by_window": "by a\nwindow",
-    "evicted_by_recompute": "by re-\ncompute",
-    "evicted_earlier": "evicted\nearlier",
+    "evicted_by_prompt": "evicted:\nprompt",
+    "evicted_by_answer": "evicted:\nanswer",
+    "evicted_by_window": "evicted:\nwindow",
+    "evicted_by_recompute": "evicted:\nrecompute",
+    "evicted_earlier": "evicted:\nearlier",
 }
 """Headings of a table, two lines each."""
 
@@ -48,19 +48,16 @@ def miss_rows(summaries: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]
     """
     tokens = {name: summary.get("missed_tokens") or {} for name, summary in summaries.items()}
     there = [r for r in MISS_REASONS if any(own.get(r) for own in tokens.values())]
-    asked = {
-        name: sum(own.values()) + _found(summaries[name]) if own else 0
-        for name, own in tokens.items()
-    }
+    asked = {name: int(summary["prompt_tokens"]) for name, summary in summaries.items()}
     rows: dict[str, list[str]] = {
         "found": [
-            percent(_found(summaries[name]) / asked[name] if asked[name] else None)
-            for name in tokens
+            percent(1 - sum(own.values()) / asked[name] if own else None)
+            for name, own in tokens.items()
         ]
     }
     for reason in there:
         rows[_SHORT[reason]] = [
-            _share(own.get(reason, 0), asked[name]) for name, own in tokens.items()
+            _share(own.get(reason), asked[name]) for name, own in tokens.items()
         ]
     if any(reason in EVICTIONS for reason in there):
         rows["unused\np50"] = [
@@ -70,18 +67,9 @@ def miss_rows(summaries: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]
     return rows
 
 
-def _found(summary: Mapping[str, Any]) -> int:
-    """Tokens found, in a tier too."""
-    split = summary.get("hit_split") or {}
-    missed = sum((summary.get("missed_tokens") or {}).values())
-    share = 1.0 - (split.get("missed") or 0.0)
-    # Of the tokens asked for the missed ones are known exactly, and what share they are.
-    return round(missed * share / (1.0 - share)) if share < 1.0 else int(summary["hit_tokens"])
-
-
-def _share(tokens: int, asked: int) -> str:
-    if not tokens or not asked:
-        return "0"
+def _share(tokens: int | None, asked: int) -> str:
+    if not tokens:
+        return NO_FIGURE if tokens is None else "0"
     text = percent(tokens / asked)
     return "<0.1%" if text == "0.0%" else text
 
@@ -98,7 +86,7 @@ def miss_findings(frame: pd.DataFrame) -> list[str]:
         if any(value is None or value != value for value in tokens.values()):
             continue
         known = {r: int(value or 0) for r, value in tokens.items()}
-        asked = int(row["queried_tokens"]) or 1
+        asked = int(row["prompt_tokens"])
         parts = {
             "they had been evicted": sum(known[r] for r in EVICTIONS),
             "a window group had not retained the run to resume from": known["not_retained"],
@@ -180,18 +168,21 @@ def _row(frame: pd.DataFrame, request: str) -> pd.Series[Any]:
         return named.iloc[0]
     if request.isdecimal() and 1 <= int(request) <= len(frame):
         return frame.iloc[int(request) - 1]
-    if request.isdecimal():
-        raise KvsimError(
-            f"REQUEST: there is no request {show(request)}. Use a name of requests.parquet, or a "
-            f"number from 1 to {len(frame)}."
-        )
-    raise KvsimError(f"REQUEST: {unknown_name('request', request, frame['request_id'].tolist())}")
+    raise KvsimError(
+        f"REQUEST: the run has no request {show(request)}. Use a name of requests.parquet, or a "
+        f"number from 1 to {len(frame)}."
+    )
 
 
 def _plain(value: Any) -> Any:
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return None if value is None or value != value or str(value) == "<NA>" else value
+    """A cell as plain Python, None where there is nothing."""
+    import pandas as pd
+
+    if pd.api.types.is_list_like(value):
+        return [int(number) for number in value]
+    if pd.isna(value):
+        return None
+    return value.item() if hasattr(value, "item") else value
 
 
 def _what_it_was(figures: Mapping[str, Any]) -> list[str]:
