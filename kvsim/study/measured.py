@@ -11,7 +11,9 @@ their users, each with its source:
   (``max_num_tokens`` of the public scripts).
 - A note that says "together" names repetitions of one batch, not a closed loop.
 - A data-parallel degree of the square of the expert-parallel one is that of a node counted twice.
-- SGLang without a named chunk takes 8,192 tokens on Hopper and 16,384 on Blackwell (its default).
+- SGLang without a named chunk takes 8,192 tokens on Hopper and 16,384 on Blackwell (its default),
+  and with attention data parallelism each rank takes its part of them.
+- SGLang runs at most 256 requests of DeepSeek V4 at once (its default for that model).
 - vLLM planned synchronously before 0.14; the others overlap.
 """
 
@@ -47,8 +49,8 @@ _ENGINES = {"trt": "tensorrt-llm", "nim(trt-llm)": "tensorrt-llm", "trtllm": "te
 _NUMBERS = ("dp", "ep", "num_prompts", "chunk", "len_low_ratio", "tot_tok_s_gpu", "max_num_seqs")
 _DRAFTS = {"eagle-3-1-4": 3, "eagle-1-1-2": 1}
 _UTILIZATION, _RESERVE_BYTES = 0.92, 3e9
+_SGLANG_V4_REQUESTS = 256
 _LEAST_KV_BYTES = 8e9  # less than this would not have been benchmarked
-_SERVED_PART = 0.35  # of the concurrency, below which the server ran fewer than were sent
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,13 @@ class Point:
         """Constants for it; None for those of the catalog."""
         return (constants or catalog_constants()).of(self.conditions())
 
+    def _most_at_once(self) -> int:
+        """Requests that the engine runs at once unless told otherwise."""
+        model, _, _ = self._known()
+        if self.engine == "sglang" and model.family == "deepseek-v4":
+            return _SGLANG_V4_REQUESTS
+        return 1 << 30
+
     def loop(self, tokens_a_step: float = 1.0) -> Loop:
         """What was sent, and how the engine took it.
 
@@ -139,6 +148,8 @@ class Point:
         prompts, outputs = self.lengths or _drawn_lengths(row)
         plan, ranks = PLANS[self.engine], layout.data_parallel
         chunk = whole(row, "chunk") or (16384 if gpu.generation == "blackwell" else 8192)
+        if self.engine == "sglang":
+            chunk = max(chunk // ranks, 1)
         if plan == WHOLE:
             decodes = math.ceil(concurrency / ranks) * (1 + layout.draft_tokens)
             chunk = max(chunk, int(prompts.max()) + decodes)
@@ -160,7 +171,7 @@ class Point:
             num_ranks=ranks,
             plan=plan,
             step_tokens=chunk,
-            max_sequences=whole(row, "max_num_seqs") or 1 << 30,
+            max_sequences=max((whole(row, "max_num_seqs") or self._most_at_once()) // ranks, 1),
             kv_bytes=max(room, _LEAST_KV_BYTES),
             held_bytes=np.array([part[0] * share for part in held]),
             held_cap=np.array([part[1] for part in held], np.int64),
@@ -308,7 +319,7 @@ def _time(row: Mapping[str, str], name: str) -> tuple[float, bool]:
 def _layout(row: Mapping[str, str]) -> Layout:
     tp, ep, dp = (max(whole(row, key), 1) for key in ("tp", "ep", "dp"))
     ranks = dp if row.get("dp_attention", "").lower() in ("true", "1") else 1
-    if ranks > 8 and ranks == ep * ep:
+    if ranks == ep * ep:
         ranks = ep
     split = max(tp // ranks, 1)
     return Layout(
@@ -347,28 +358,7 @@ def _not_expressed(point: Point) -> str | None:
     spec = row.get("spec") or "none"
     if spec not in ("none", "mtp", *_DRAFTS) and not spec.isdigit():
         return f"speculation {spec}: its drafts are not published"
-    served = _served_at_once(row)
-    if whole(row, "concurrency") >= 64 and served < _SERVED_PART * whole(row, "concurrency"):
-        return "the server ran fewer requests at once than were sent; its limit is not published"
     return None
-
-
-def _served_at_once(row: Mapping[str, str]) -> float:
-    """Requests that decoded at once on average (Little's law): from waits, or from throughput."""
-    concurrency = whole(row, "concurrency")
-    ttft_s, _ = _time(row, "ttft")
-    tpot_s, _ = _time(row, "tpot")
-    ratio = number(row, "len_low_ratio")
-    output = whole(row, "osl") * (1 + (0.0 if math.isnan(ratio) else ratio)) / 2
-    if not math.isnan(ttft_s):
-        # Waiting for a place, not for one's own prompt: long, and most of the time.
-        decoding_s = tpot_s * output
-        return concurrency * decoding_s / (decoding_s + ttft_s) if ttft_s > 10 else concurrency
-    tokens_s = number(row, "tot_tok_s_gpu") * whole(row, "num_gpus")
-    if math.isnan(tokens_s) or tokens_s == 0:
-        return concurrency
-    of_output = whole(row, "osl") / (whole(row, "osl") + whole(row, "isl"))
-    return tokens_s * of_output * tpot_s
 
 
 def _before(version: str, release: tuple[int, int]) -> bool:
