@@ -13,7 +13,11 @@ their users, each with its source:
 - A data-parallel degree of the square of the expert-parallel one is that of a node counted twice.
 - SGLang without a named chunk takes 8,192 tokens on Hopper and 16,384 on Blackwell (its default),
   and with attention data parallelism each rank takes its part of them.
-- SGLang runs at most 256 requests of DeepSeek V4 at once (its default for that model).
+- SGLang runs at most 256 requests of DeepSeek V4 at once (its default for that model; 128 in its
+  cookbook's data-parallel servers with drafts of Pro on GB200 and of Flash on Hopper), but for InferenceX's
+  data-parallel servers, whose scripts give a higher limit. On eight data-parallel B200 or B300 the
+  cookbook takes 65,536 tokens in all and delays prompts until every rank has one, 30 steps at most;
+  with drafts 32,768 without a delay.
 - vLLM planned synchronously before 0.14; the others overlap.
 """
 
@@ -33,7 +37,7 @@ import numpy.typing as npt
 from kvsim import catalog
 from kvsim.catalog import Gpu, Model
 from kvsim.errors import KvsimError, Problems, show
-from kvsim.times.closed_loop import PLANS, WHOLE, Loop
+from kvsim.times.closed_loop import HOLD_STEPS, PLANS, WHOLE, Loop
 from kvsim.times.constants import Constants, catalog_constants, conditions
 from kvsim.times.quantized import at_precision
 from kvsim.times.roofline import roofline
@@ -50,6 +54,7 @@ _NUMBERS = ("dp", "ep", "num_prompts", "chunk", "len_low_ratio", "tot_tok_s_gpu"
 _DRAFTS = {"eagle-3-1-4": 3, "eagle-1-1-2": 1}
 _UTILIZATION, _RESERVE_BYTES = 0.92, 3e9
 _SGLANG_V4_REQUESTS = 256
+_DELAYED_STEPS = 30  # of SGLang's prefill delayer
 _LEAST_KV_BYTES = 8e9  # less than this would not have been benchmarked
 
 
@@ -132,10 +137,39 @@ class Point:
 
     def _most_at_once(self) -> int:
         """Requests that the engine runs at once unless told otherwise."""
-        model, _, _ = self._known()
-        if self.engine == "sglang" and model.family == "deepseek-v4":
-            return _SGLANG_V4_REQUESTS
-        return 1 << 30
+        model, gpu, layout = self._known()
+        ranks, drafts = layout.data_parallel, layout.draft_tokens
+        if self.engine != "sglang" or model.family != "deepseek-v4":
+            return 1 << 30
+        if ranks > 1 and self.row.get("source", "").startswith("inferencex"):
+            return 1 << 30
+        large = model.name == "deepseek-v4-pro"
+        narrow = gpu.name == "gb200" if large else gpu.generation == "hopper"
+        return _SGLANG_V4_REQUESTS // (2 if ranks > 1 and drafts and narrow else 1)
+
+    def _hold_steps(self) -> int:
+        """Steps that prompts wait at most until every rank has one."""
+        _, _, layout = self._known()
+        if self.engine == "tensorrt-llm":
+            return HOLD_STEPS
+        return _DELAYED_STEPS if self._wide_v4 and not layout.draft_tokens else 0
+
+    def _chunk(self) -> int:
+        """Most tokens of a rank's step."""
+        _, gpu, layout = self._known()
+        ranks, told = layout.data_parallel, whole(self.row, "chunk")
+        if self.engine != "sglang" or ranks == 1:
+            return told or (16384 if gpu.generation == "blackwell" else 8192)
+        if self._wide_v4:
+            return 4096 if layout.draft_tokens else 8192
+        return told or (16384 if gpu.generation == "blackwell" else 8192) // ranks
+
+    @property
+    def _wide_v4(self) -> bool:
+        """Whether it is SGLang's node of eight data-parallel Blackwells for DeepSeek V4."""
+        model, gpu, layout = self._known()
+        v4 = self.engine == "sglang" and model.family == "deepseek-v4"
+        return v4 and layout.data_parallel >= 8 and gpu.name in ("b200", "b300")
 
     def loop(self, tokens_a_step: float = 1.0) -> Loop:
         """What was sent, and how the engine took it.
@@ -147,9 +181,7 @@ class Point:
         row, concurrency = self.row, self.concurrency
         prompts, outputs = self.lengths or _drawn_lengths(row)
         plan, ranks = PLANS[self.engine], layout.data_parallel
-        chunk = whole(row, "chunk") or (16384 if gpu.generation == "blackwell" else 8192)
-        if self.engine == "sglang":
-            chunk = max(chunk // ranks, 1)
+        chunk = self._chunk()
         if plan == WHOLE:
             decodes = math.ceil(concurrency / ranks) * (1 + layout.draft_tokens)
             chunk = max(chunk, int(prompts.max()) + decodes)
@@ -170,6 +202,7 @@ class Point:
             concurrency=concurrency,
             num_ranks=ranks,
             plan=plan,
+            hold_steps=self._hold_steps(),
             step_tokens=chunk,
             max_sequences=max((whole(row, "max_num_seqs") or self._most_at_once()) // ranks, 1),
             kv_bytes=max(room, _LEAST_KV_BYTES),
