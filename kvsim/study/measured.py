@@ -17,7 +17,8 @@ their users, each with its source:
   cookbook's data-parallel servers with drafts of Pro on GB200 and of Flash on Hopper), but for InferenceX's
   data-parallel servers, whose scripts give a higher limit. On eight data-parallel B200 or B300 the
   cookbook takes 65,536 tokens in all and delays prompts until every rank has one, 30 steps at most;
-  with drafts 32,768 without a delay.
+  with drafts 32,768 without a delay. On Hopper it keeps two BF16 latents of every token and layer,
+  windows unfreed: what its servers of Flash and Pro there, which ran out of memory, agree on.
 - vLLM planned synchronously before 0.14; the others overlap.
 """
 
@@ -42,7 +43,7 @@ from kvsim.times.constants import Constants, catalog_constants, conditions
 from kvsim.times.quantized import at_precision
 from kvsim.times.roofline import roofline
 from kvsim.times.step_time import UNCAPPED_TOKENS, StepTimeParams
-from kvsim.times.work import Layout, Work, work_of
+from kvsim.times.work import Layout, Work, layer_count, work_of
 
 Ints = npt.NDArray[np.int64]
 
@@ -54,6 +55,7 @@ _NUMBERS = ("dp", "ep", "num_prompts", "chunk", "len_low_ratio", "tot_tok_s_gpu"
 _DRAFTS = {"eagle-3-1-4": 3, "eagle-1-1-2": 1}
 _UTILIZATION, _RESERVE_BYTES = 0.92, 3e9
 _SGLANG_V4_REQUESTS = 256
+_SGLANG_V4_HOPPER_BYTES = 2304.0  # a token and layer
 _DELAYED_STEPS = 30  # of SGLang's prefill delayer
 _LEAST_KV_BYTES = 8e9  # less than this would not have been benchmarked
 
@@ -196,6 +198,8 @@ class Point:
             if group.bytes_per_block is not None
         ]
         share = model.kv_share(layout.tensor_parallel)
+        if self.engine == "sglang" and model.family == "deepseek-v4" and gpu.generation == "hopper":
+            held = [(_SGLANG_V4_HOPPER_BYTES * layer_count(model), UNCAPPED_TOKENS)]
         return Loop(
             prompts=prompts,
             outputs=outputs,
