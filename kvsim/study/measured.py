@@ -14,10 +14,10 @@ their users, each with its source:
 - SGLang without a named chunk takes 8,192 tokens on Hopper and 16,384 on Blackwell (its default),
   and with attention data parallelism each rank takes its part of them.
 - SGLang runs at most 256 requests of DeepSeek V4 at once (its default for that model; 128 in its
-  cookbook's data-parallel servers with drafts of Pro on GB200 and of Flash on Hopper), but for InferenceX's
-  data-parallel servers, whose scripts give a higher limit. On eight data-parallel B200 or B300 the
-  cookbook takes 65,536 tokens in all and delays prompts until every rank has one, 30 steps at most;
-  with drafts 32,768 without a delay. On Hopper it keeps two BF16 latents of every token and layer,
+  cookbook's data-parallel servers with drafts of Pro on GB200 and of Flash on Hopper), but for
+  InferenceX's data-parallel servers, whose scripts give more. On eight data-parallel B200 or B300
+  it takes 65,536 tokens in all and delays prompts until every rank has one, 30 steps at most; with
+  drafts 32,768 without a delay. On Hopper it keeps two BF16 latents of every token and layer,
   windows unfreed: what its servers of Flash and Pro there, which ran out of memory, agree on.
 - vLLM planned synchronously before 0.14; the others overlap.
 """
@@ -25,9 +25,11 @@ their users, each with its source:
 from __future__ import annotations
 
 import csv
+import dataclasses
 import gzip
 import io
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,7 @@ import numpy.typing as npt
 from kvsim import catalog
 from kvsim.catalog import Gpu, Model
 from kvsim.errors import KvsimError, Problems, show
+from kvsim.study.measured_names import engine_name, gpu_name, model_name, precision_name
 from kvsim.times.closed_loop import HOLD_STEPS, PLANS, WHOLE, Loop
 from kvsim.times.constants import Constants, catalog_constants, conditions
 from kvsim.times.quantized import at_precision
@@ -50,9 +53,7 @@ Ints = npt.NDArray[np.int64]
 REQUIRED = ("id", "model", "gpu", "precision", "engine", "tp", "isl", "osl", "concurrency")
 """Columns a file of measurements needs; of the times at least one of TIMES."""
 TIMES = ("ttft_mean_s", "ttft_p50_s", "tpot_mean_s", "tpot_p50_s")
-_ENGINES = {"trt": "tensorrt-llm", "nim(trt-llm)": "tensorrt-llm", "trtllm": "tensorrt-llm"}
 _NUMBERS = ("dp", "ep", "num_prompts", "chunk", "len_low_ratio", "tot_tok_s_gpu", "max_num_seqs")
-_DRAFTS = {"eagle-3-1-4": 3, "eagle-1-1-2": 1}
 _UTILIZATION, _RESERVE_BYTES = 0.92, 3e9
 _SGLANG_V4_REQUESTS = 256
 _SGLANG_V4_HOPPER_BYTES = 2304.0  # a token and layer
@@ -308,18 +309,18 @@ def make_point(
         gpu: on what; likewise.
         lengths: of the requests that were sent; None to draw them.
     """
-    engine = _ENGINES.get(row["engine"], row["engine"])
+    engine = engine_name(row["engine"])
     ttft_s, ttft_is_median = _time(row, "ttft")
     tpot_s, tpot_is_median = _time(row, "tpot")
-    polls = row["model"] == "deepseek-r1" and engine == "sglang"
+    polls = model_name(row["model"]) == "deepseek-r1" and engine == "sglang"
     if whole(row, "concurrency") > 256 or polls:
         ttft_s = math.nan
     point = Point(row, ttft_s, tpot_s, ttft_is_median, tpot_is_median, engine=engine)
     reason = _not_expressed(point)
     if reason is None:
         try:
-            model = model or at_precision(catalog.model(row["model"]), row["precision"])
-            gpu, layout = gpu or catalog.gpu(row["gpu"]), _layout(row)
+            gpu, layout = gpu or catalog.gpu(gpu_name(row["gpu"])), _layout(row)
+            model = model or served_model(row["model"], row["precision"], gpu)
             asynchronous = not (engine == "vllm" and _before(row.get("version", ""), (0, 14)))
             if row.get("async_scheduling"):
                 asynchronous = row["async_scheduling"].lower() in ("true", "1")
@@ -353,11 +354,29 @@ def _time(row: Mapping[str, str], name: str) -> tuple[float, bool]:
     return (number(row, f"{name}_p50_s"), True) if math.isnan(mean) else (mean, False)
 
 
+def served_model(name: str, precision: str, gpu: Gpu) -> Model:
+    """A model of the catalog as it was served.
+
+    Weights in fewer bits than the GPU's tensor cores know are computed with in BF16.
+
+    Raises:
+        KvsimError: no such model or precision.
+    """
+    model = at_precision(catalog.model(model_name(name)), precision_name(precision))
+    if gpu.flops_per_s(model.precision) is None:
+        model = dataclasses.replace(model, precision="bf16")
+    return model
+
+
+def _says(row: Mapping[str, str], key: str) -> bool:
+    return (row.get(key) or "").strip().lower() in ("true", "1", "1.0", "yes")
+
+
 def _layout(row: Mapping[str, str]) -> Layout:
     tp, ep, dp = (max(whole(row, key), 1) for key in ("tp", "ep", "dp"))
-    ranks = dp if row.get("dp_attention", "").lower() in ("true", "1") else 1
-    if ranks == ep * ep:
-        ranks = ep
+    ranks = dp
+    if _says(row, "dp_attention"):
+        ranks = ep if dp == ep * ep else dp if dp > 1 else tp
     split = max(tp // ranks, 1)
     return Layout(
         tensor_parallel=split,
@@ -368,17 +387,21 @@ def _layout(row: Mapping[str, str]) -> Layout:
     )
 
 
+def _speculation(row: Mapping[str, str]) -> str:
+    spec = (row.get("spec") or "none").strip().lower()
+    return "none" if spec in ("off", "false", "no", "0") else spec
+
+
 def _draft_tokens(row: Mapping[str, str], ranks: int) -> int:
-    spec = row.get("spec") or "none"
+    spec = _speculation(row)
     if spec == "none":
         return 0
-    if spec in _DRAFTS:
-        return _DRAFTS[spec]
-    if spec.isdigit():
-        return int(spec)
+    number = re.fullmatch(r"(?:eagle-|mtp-?)?(\d+)(?:-\d+-\d+)?", spec)
+    if number is not None:
+        return int(number[1])
     # Public scripts of InferenceX: TensorRT-LLM drafts 3, with attention data parallelism 1; the
     # EAGLE of SGLang runs 2 steps, vLLM's MTP is taken to do the same.
-    if row["engine"] == "trt":
+    if engine_name(row["engine"]) == "tensorrt-llm":
         return 1 if ranks > 1 else 3
     return 2
 
@@ -388,12 +411,12 @@ def _not_expressed(point: Point) -> str | None:
     row = point.row
     if math.isnan(point.tpot_s) and math.isnan(point.ttft_s):
         return "no time that can be compared"
-    if row.get("disagg", "").lower() in ("true", "1"):
+    if _says(row, "disagg"):
         return "prefill and decode on different engines: not one engine's steps"
     if point.engine not in PLANS:
         return f"engine {row['engine']}: how it plans steps is not known"
-    spec = row.get("spec") or "none"
-    if spec not in ("none", "mtp", *_DRAFTS) and not spec.isdigit():
+    spec = _speculation(row)
+    if re.fullmatch(r"none|mtp|eagle3?|(eagle-|mtp-?)?\d{1,2}(-\d+-\d+)?", spec) is None:
         return f"speculation {spec}: its drafts are not published"
     return None
 
