@@ -213,7 +213,9 @@ def _alike(params: StepTimeParams, loop: Loop, state: _State, most: int) -> int:
     if loop.tokens_a_step != 1.0:
         return 0
     for rank in range(loop.num_ranks):
-        if state.head[rank] < state.tail[rank]:
+        # With every place taken nobody who waits comes in before someone ends.
+        full = state.num_running[rank] >= loop.max_sequences
+        if state.head[rank] < state.tail[rank] and not full:
             return 0
         count, held, grows = state.num_running[rank], 0.0, 0.0
         if count > loop.step_tokens:
