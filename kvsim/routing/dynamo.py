@@ -264,7 +264,7 @@ class DynamoKv(Router[DynamoKvParameters]):
         return beyond
 
     def _by_replica(self, found: dict[int, int], views: Views) -> Ints:
-        values: Ints = np.zeros(len(self._active), np.int64)
-        if found:
-            values[list(found)] = list(found.values())
-        return views.of(values)
+        values = [0] * len(self._active)
+        for replica, number in found.items():
+            values[replica] = number
+        return views.of(np.array(values, np.int64))
