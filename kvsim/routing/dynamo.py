@@ -226,8 +226,8 @@ class DynamoKv(Router[DynamoKvParameters]):
         index = self._tiers.get(tier)
         if index is None:
             index = self._tiers[tier] = EventIndex(self.surroundings.block_tokens)
-        index.store(replica, stored)
         index.remove(replica, removed)
+        index.store(replica, stored)
 
     def on_replica_added(self, replica: int, now_s: float) -> None:
         """Make room for it."""

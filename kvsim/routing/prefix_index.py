@@ -15,6 +15,7 @@ import numpy as np
 from kvsim.routing.contract import POSITION_BITS, Run
 
 _POSITION = (1 << POSITION_BITS) - 1
+_NOBODY: dict[int, list[int]] = {}
 _FEW = 8
 """So many keys are faster told apart one by one than by numpy."""
 
@@ -74,27 +75,23 @@ class EventIndex:
     def overlap(self, runs: Iterable[Run]) -> dict[int, int]:
         """Tokens of each replica's leading blocks of a prompt; replicas with none are left out."""
         found: dict[int, int] = {}
-        going: list[int] | None = None
+        before = 0
         for uid, first, last in runs:
-            replicas = self._held.get(uid)
-            if not replicas:
-                break
-            further: list[int] = []
-            for replica in replicas if going is None else going:
-                there = replicas.get(replica)
-                if there is None:
-                    continue
-                reached = there[1] if there[0] <= first <= there[1] else 0
+            whole = False
+            for replica, there in self._held.get(uid, _NOBODY).items():
+                if before and found.get(replica) != before:
+                    continue  # it has not all that comes before
+                reached = there[1] if len(there) == 2 and there[0] <= first else 0
                 if len(there) > 2:
                     reached = _reached(there, first)
                 if reached >= last:
                     found[replica] = last
-                    further.append(replica)
+                    whole = True
                 elif reached >= first:
                     found[replica] = reached
-            if not further:
+            if not whole:
                 break
-            going = further
+            before = last
         return found
 
 
