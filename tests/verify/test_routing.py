@@ -65,6 +65,14 @@ def test_another_answer_is_a_difference(
     assert (report.first_difference.line, report.first_difference.what) == (number + 1, field)
 
 
+def test_a_wave_that_is_left_out_is_a_difference(tmp_path: Path) -> None:
+    lines = _lines("routing-vllm-closed-r2")
+    del lines[_first(lines, "wave")]
+    report = verify_file(write(tmp_path / "a.jsonl.gz", lines))
+    assert report.first_difference is not None
+    assert report.first_difference.what == "wave t"
+
+
 def test_a_publication_that_is_left_out_is_a_difference(tmp_path: Path) -> None:
     lines = _lines("routing-vllm-closed-r4")
     number = _first(lines, "publish", after=60)
