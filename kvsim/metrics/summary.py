@@ -22,8 +22,8 @@ SUMMARY_KEYS: dict[str, str] = {
     "hit_tokens": "prompt tokens found in the prefix cache at first admission",
     "queried_tokens": "prompt tokens looked up at first admission",
     "missed_tokens": "prompt tokens not found at first admission by reason (`kvsim describe "
-    "reasons`): they sum to queried_tokens - hit_tokens, less what was loaded from a tier; null "
-    "where no reasons are noted",
+    "reasons`): they sum to queried_tokens - hit_tokens, less what was loaded from a tier "
+    "(releases that count every lookup have queried more); null where no reasons are noted",
     "missed_by_group": "of these `not_retained` and `evicted`: by KV cache group, those that its "
     "lookup stopped short of; null likewise",
     "evicted_after_s": "last use to eviction of the tokens that were evicted, the mean of each "
