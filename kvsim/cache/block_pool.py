@@ -282,7 +282,7 @@ def give_back_run(
         if row.num_refs > 0:
             continue
         num_freed += 1
-        if is_noted:
+        if is_noted and row.key != 0:
             uses[block].used_ms = now_ms
             if user >= 0:
                 uses[block].user = user

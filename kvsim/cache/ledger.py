@@ -51,8 +51,7 @@ PREEMPTED, READMITTED = 1, 2
 _FLAG_BITS = 2
 _CAUSE_BITS = 3
 _CAUSE_MASK = (1 << _CAUSE_BITS) - 1
-_LINE_BITS = 4
-_LINE_MASK = (1 << _LINE_BITS) - 1
+_LINE_KEYS = 14  # with the line's number they fill a cache line, of 64 bytes
 _GROUP_MASK = (1 << GROUP_BITS) - 1
 MOST_REQUESTS = 1 << 28
 LAST_MS = (1 << 31) - 1
@@ -63,9 +62,11 @@ class Ledger(NamedTuple):
     """Arrays of the ledger; all but the meter have no rows where nothing is noted.
 
     Attributes:
-        lines: int64, an open-addressing table, a power of two long: lines of sixteen neighbouring
-            keys of which some were evicted, see `_line_of`; 0 where a row is empty.
-        entries: int32 [lines, 16]: for each key the event in which it was evicted last, or 0.
+        lines: int64 [lines, 8], an open-addressing table, a power of two long: first the number of
+            a line of neighbouring keys of which some were evicted, see `_line_of`; 0 where a row is
+            empty.
+        entries: int32 [lines, 16], the same memory: behind the line's number, for each of its keys
+            the event in which it was evicted last, or 0.
         events: `EVENT_ROW`, a ring, a power of two long: evictions that have all in common.
         uses: one `USE_ROW` a block.
         known: `KNOWN_ROW`, an open-addressing table by span, a power of two long.
@@ -84,9 +85,12 @@ def make_ledger(
     num_blocks: int = 0, num_lines: int = 0, num_events: int = 0, num_known: int = 0
 ) -> Ledger:
     """A ledger with room for rows; without arguments one in which nothing is noted."""
+    raw = np.zeros(64 * num_lines + 64, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    raw = raw[start : start + 64 * num_lines]
     return Ledger(
-        np.zeros(num_lines, dtype=np.int64),
-        np.zeros((num_lines, _LINE_MASK + 1), dtype=np.int32),
+        raw.view(np.int64).reshape(-1, 8),
+        raw.view(np.int32).reshape(-1, 16),
         np.zeros(num_events, dtype=EVENT_ROW),
         np.zeros(num_blocks, dtype=USE_ROW),
         np.zeros(num_known, dtype=KNOWN_ROW),
@@ -139,15 +143,21 @@ def _find_line(lines: Ints, line: int) -> int:
     home = np.uint64(line) * np.uint64(0x9E3779B97F4A7C15)
     home ^= home >> np.uint64(32)
     place: int = np.int64(home & np.uint64(last))  # type: ignore[assignment]
-    while lines[place] != 0 and lines[place] != line:
+    while lines[place, 0] != 0 and lines[place, 0] != line:
         place = (place + 1) & last
     return place
 
 
 @njit
 def _line_of(key: int) -> int:
-    """One more than the line a key belongs to, of sixteen neighbouring blocks of a group."""
-    return (key >> (GROUP_BITS + _LINE_BITS) << GROUP_BITS | key & _GROUP_MASK) + 1
+    """One more than the line a key belongs to, of `_LINE_KEYS` neighbouring keys of a group."""
+    return ((key >> GROUP_BITS) // _LINE_KEYS << GROUP_BITS | key & _GROUP_MASK) + 1
+
+
+@njit
+def _entry_of(key: int) -> int:
+    """Where in its line a key stands; before it is the number of the line."""
+    return 2 + (key >> GROUP_BITS) % _LINE_KEYS
 
 
 @njit
@@ -182,22 +192,22 @@ def note_eviction(ledger: Ledger, block: int, key: int, number: int, taker: int)
         event.user = use.user
     line = _line_of(key)
     place = _find_line(ledger.lines, line)
-    if ledger.lines[place] == 0:
+    if ledger.lines[place, 0] == 0:
         if meter[NUM_LINES] >= len(ledger.lines) - (len(ledger.lines) >> 3):
             meter[NUM_FORGOTTEN] += 1
             return
         meter[NUM_LINES] += 1
-        ledger.lines[place] = line
-    ledger.entries[place, key >> GROUP_BITS & _LINE_MASK] = newest & LAST_MS
+        ledger.lines[place, 0] = line
+    ledger.entries[place, _entry_of(key)] = newest & LAST_MS
 
 
 @njit
 def eviction_of(ledger: Ledger, key: int) -> int:
     """The number of the event in which a key was evicted last; 0 where it never was."""
     place = _find_line(ledger.lines, _line_of(key))
-    if ledger.lines[place] == 0:
+    if ledger.lines[place, 0] == 0:
         return 0
-    number: int = ledger.entries[place, key >> GROUP_BITS & _LINE_MASK]
+    number: int = ledger.entries[place, _entry_of(key)]
     return number
 
 
@@ -222,18 +232,17 @@ def move_lines(ledger: Ledger, longer: Ledger, oldest: int) -> int:
     """
     num, num_left_out = 0, 0
     for i in range(len(ledger.lines)):
-        if ledger.lines[i] == 0:
+        if ledger.lines[i, 0] == 0:
             continue
         newest, num_keys = 0, 0
-        for j in range(_LINE_MASK + 1):
+        for j in range(2, _LINE_KEYS + 2):
             newest = max(newest, ledger.entries[i, j])
             num_keys += ledger.entries[i, j] > 0
         if newest <= oldest:
             num_left_out += num_keys
             continue
-        place = _find_line(longer.lines, ledger.lines[i])
-        longer.lines[place] = ledger.lines[i]
-        for j in range(_LINE_MASK + 1):
+        place = _find_line(longer.lines, ledger.lines[i, 0])
+        for j in range(_LINE_KEYS + 2):
             longer.entries[place, j] = ledger.entries[i, j]
         num += 1
     longer.meter[NUM_LINES] = num
@@ -328,8 +337,7 @@ def move_known(known: Rows, longer: Rows) -> None:
 def forget_ledger(ledger: Ledger) -> None:
     """The cache is emptied: nothing was ever seen."""
     for i in range(len(ledger.lines)):
-        ledger.lines[i] = 0
-        for j in range(_LINE_MASK + 1):
+        for j in range(_LINE_KEYS + 2):
             ledger.entries[i, j] = 0
     for i in range(len(ledger.known)):
         ledger.known[i].uid = 0

@@ -34,7 +34,7 @@ _LEAST_ROWS = 1 << 12
 _NUM_EVENTS = 1 << 21
 _FIRST_LINES = 1 << 20
 _MOST_LINES = 1 << 22
-"""Evictions are remembered in 75 MB at first and up to 300 MB (more for a pool that is larger)."""
+"""Evictions are remembered in 64 MB at first and up to 256 MB (more for a pool that is larger)."""
 
 
 class MissLedger:
@@ -95,7 +95,7 @@ class MissLedger:
         if room < self._most_lines:
             room *= 2
         else:
-            newest = ledger.entries[ledger.lines != 0].max(axis=1)
+            newest = ledger.entries[ledger.lines[:, 0] != 0, 2:].max(axis=1)
             oldest = int(np.partition(newest, num // 2)[num // 2])
         longer = make_ledger(0, room)
         longer = ledger._replace(lines=longer.lines, entries=longer.entries)

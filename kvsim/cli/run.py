@@ -41,7 +41,7 @@ def run(
     ] = False,
     why: Annotated[
         bool,
-        typer.Option("--why", help="A second table: why prompt tokens were missed."),
+        typer.Option("--why", help="Note why prompt tokens were missed, and show a table."),
     ] = False,
     out: Annotated[
         Path | None,
@@ -57,7 +57,8 @@ def run(
     from kvsim.scenario.reading import load_scenario
     from kvsim.study.side_by_side import run_side_by_side
 
-    loaded = load_scenario(scenario, settings)
+    noted = ["output.reasons=true"] if why else []
+    loaded = load_scenario(scenario, [*settings, *noted])
     variants = chosen_variants(loaded, only, scenario)
     out_dir = out if out is not None else Path("results") / loaded.name
     check_destination(out_dir, variants)

@@ -388,5 +388,7 @@ class Output(Section):
         default=1.0, description="simulated time between rows of timeline.parquet"
     )
     reasons: bool = Field(
-        default=True, description="note why each prompt token that was not hit was not"
+        default=False,
+        description="note why each prompt token that was not hit was not; takes a quarter of the "
+        "run's time, and more where much is evicted",
     )

@@ -21,6 +21,7 @@ node: {num_blocks: 110}
 cache: {retention_interval: 0}
 engine: {max_model_len: 4096, max_num_batched_tokens: 1024}
 step_time: {kind: constant, step_s: 0.01}
+output: {reasons: true}
 workload:
   kind: script
   concurrency: 1
@@ -82,7 +83,7 @@ def test_unknown_requests_and_runs_without_reasons_are_refused(
         with pytest.raises(KvsimError, match="REQUEST: the run has no request .*from 1 to 5"):
             explain(result, name)
     path = tmp_path / "plain.yaml"
-    path.write_text(SCENARIO + "output: {reasons: false}\n")
+    path.write_text(SCENARIO.replace("reasons: true", "reasons: false"))
     plain = run_variant(load_scenario(path))
     assert plain.summary["missed_tokens"] is plain.summary["missed_by_group"] is None
     assert plain.summary["hit_tokens"] == result.summary["hit_tokens"]
