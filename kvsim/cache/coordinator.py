@@ -308,7 +308,7 @@ def allocate(
 
 
 @njit
-def note_boundaries(rules: Rows, sequence: Rows, boundaries: Ints) -> None:
+def note_boundaries(rules: Any, sequence: Any, boundaries: Ints) -> None:
     """Write where a prompt can be resumed, in tokens, not yet rounded; see ``Core.boundaries``."""
     if rules.eagle_boundaries == 0:
         boundaries[0] = sequence.num_prompt - 1

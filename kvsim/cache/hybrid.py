@@ -5,6 +5,8 @@ What a lookup found is found again when blocks are taken: no list of blocks is k
 
 from __future__ import annotations
 
+from typing import Any
+
 from kvsim.cache.block_pool import Pool, Rows
 from kvsim.cache.content import Ints, span_at
 from kvsim.cache.coordinator import HIT, JUNCTION, REACH, Arrays, assemble
@@ -22,11 +24,11 @@ def _last_key(rules: Rows, num_tokens: int) -> int:
 
 
 @njit
-def _full_limit(rules: Rows, num_groups: int, row: Rows, bound: int, num_tokens: int) -> int:
+def _full_limit(rules: Rows, num_groups: int, row: Any, bound: int, num_tokens: int) -> int:
     """How far a full-attention group is looked at so that a bound may be reached after a drop."""
     if row.eagle == 0 or num_groups == 1:
         return bound
-    margin = row.block_size
+    margin: int = row.block_size
     if rules[0].fine != 0 and row.block_size > rules[0].hash_block_size:
         margin = rules[0].hash_block_size
     return min(bound + margin, _last_key(rules, num_tokens))
@@ -48,9 +50,9 @@ def _tail(
         start: tokens before the block.
         most: nothing beyond so many tokens counts.
     """
-    unit = rules[0].hash_block_size
+    unit: int = rules[0].hash_block_size
     ahead = rules[0].key_lookahead
-    end = min(start + groups[group].block_size - unit, most // unit * unit)
+    end: int = min(start + groups[group].block_size - unit, most // unit * unit)
     while end > start:
         uid = uids[span_at(ends, len(ends), end + ahead)]
         if is_cached(pool, groups, group, uid, end // unit):
@@ -71,7 +73,8 @@ def _full_reach(
     drop: bool,
 ) -> int:
     """Tokens a full-attention spec can serve: whole blocks from the left, then a part of one."""
-    size, unit = groups[group].block_size, rules[0].hit_unit
+    size: int = groups[group].block_size
+    unit: int = rules[0].hit_unit
     hash_block, ahead = rules[0].hash_block_size, rules[0].key_lookahead
     position = size
     span = 0
@@ -86,8 +89,7 @@ def _full_reach(
         reach = _tail(pool, groups, rules, group, uids, ends, reach, most)
     if drop and reach > 0:
         reach -= min(unit, size)
-    whole: int = reach - reach % unit
-    return whole
+    return reach - reach % unit
 
 
 @njit
@@ -95,7 +97,8 @@ def _state_reach(
     pool: Pool, groups: Rows, rules: Rows, group: int, uids: Ints, ends: Ints, most: int
 ) -> int:
     """Tokens a spec of states can serve: the last boundary at which all its groups have one."""
-    size, unit = groups[group].block_size, rules[0].hit_unit
+    size: int = groups[group].block_size
+    unit: int = rules[0].hit_unit
     hash_block, ahead = rules[0].hash_block_size, rules[0].key_lookahead
     step = min(size, unit)
     position = most // step * step

@@ -81,7 +81,7 @@ class GroupSpec:
         )
 
     def state_blocks(self, num_tokens: int, room: int = 0) -> int:
-        """Most blocks a mamba group takes for the first of so many tokens: `room` for checkpoints."""
+        """Blocks a mamba group holds for so many tokens, ``room`` besides its last state."""
         return min(-(-num_tokens // self.block_size), 1 + room) + self.num_drafts
 
     def admission_cap(self, max_in_flight_tokens: int, max_model_len: int) -> int | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
 from kvsim.cache.block_pool import FREE, NUM_BLOCKS, Pool, Rows, forget_all, touch
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import (
     NO_ROOM,
@@ -19,7 +18,7 @@ from kvsim.cache.coordinator import (
 )
 from kvsim.cache.groups import Tables, adopt_hit, give_back_all, leave_window
 from kvsim.cache.hybrid import collect_group
-from kvsim.cache.spec import MAMBA, GroupSpec, scheduler_block_size
+from kvsim.cache.spec import MAMBA, scheduler_block_size
 from kvsim.cache.state_entry import cache_hybrid
 from kvsim.cache.state_tables import (
     ALIGN,
@@ -41,22 +40,6 @@ from kvsim.cache.state_tables import (
 from kvsim.jit import njit, njit_apart
 
 
-class StateConfig(Protocol):
-    """What is asked of a cache's configuration."""
-
-    groups: tuple[GroupSpec, ...]
-    use_eagle: bool
-    shared_prefix_checkpoint: bool
-
-    @property
-    def hash_block_tokens(self) -> int:
-        """Tokens that a key stands for."""
-
-    @property
-    def hits_end_inside_blocks(self) -> bool:
-        """Whether hits are multiples of the hash block."""
-
-
 def make_states(num_blocks: int, num_groups: int, most_taken: int) -> States:
     """What a cache keeps for its groups of states; 0 blocks where it has none.
 
@@ -75,7 +58,7 @@ def make_states(num_blocks: int, num_groups: int, most_taken: int) -> States:
     )
 
 
-def state_rules(config: StateConfig, has_eagle_groups: bool) -> tuple[int, ...]:
+def state_rules(config: CacheConfig, has_eagle_groups: bool) -> tuple[int, ...]:
     """The entries of ``RULES_ROW`` that are about groups of states; 0 each where there is none."""
     states = [group for group in config.groups if group.kind == MAMBA]
     if not states:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kvsim.cache.block_pool import Pool, Rows
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import Arrays, assemble, note_boundaries
@@ -125,7 +127,7 @@ def _cache_full(
 
 
 @njit
-def _is_kept(rules: Rows, row: Rows, column: int, junction: int, boundaries: Ints) -> bool:
+def _is_kept(rules: Rows, row: Any, column: int, junction: int, boundaries: Ints) -> bool:
     """Whether the state at the end of a block is worth keeping.
 
     ``boundaries`` is empty where only the interval counts.
@@ -143,7 +145,8 @@ def _is_kept(rules: Rows, row: Rows, column: int, junction: int, boundaries: Int
             return True
     if len(boundaries) > 0 and row.before_junction != 0 and junction >= row.block_size:
         # A sibling that diverges at the junction lands one block before it.
-        return (junction - row.block_size) // unit * unit // row.block_size - 1 == column
+        before: int = (junction - row.block_size) // unit * unit // row.block_size - 1
+        return before == column
     return False
 
 

@@ -32,7 +32,7 @@ from kvsim.cache.groups import Tables
 from kvsim.jit import njit
 
 ALIGN, NONE = 1, 2
-"""How a group keeps states (``GROUP_ROW.states``, 0 for attention): at boundaries, or one in all."""
+"""How a group keeps states (``GROUP_ROW.states``; 0 for attention): at boundaries, or just one."""
 
 STATE_ROW = np.dtype(
     [
@@ -348,7 +348,8 @@ def resumable(rules: Rows, num_tokens: int, unit: int) -> int:
     """The last multiple of a unit from which the end of so many tokens can be computed again."""
     if rules[0].drops != 0:
         return max(0, num_tokens // unit * unit - unit)
-    return max(0, (num_tokens - max(1, rules[0].key_lookahead)) // unit * unit)
+    ahead: int = max(1, rules[0].key_lookahead)
+    return max(0, (num_tokens - ahead) // unit * unit)
 
 
 @njit

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import simpy
 
-from kvsim.cache.manager import CacheConfig, KVCache
+from kvsim.cache.config import CacheConfig
+from kvsim.cache.manager import KVCache
 from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import SessionFeeder

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content
-from kvsim.cache.manager import CacheConfig, Hit, KVCache, Sequence
+from kvsim.cache.manager import Hit, KVCache, Sequence
 from kvsim.cache.spec import MAMBA, GroupSpec
 from kvsim.verify.fields import OPS
 from kvsim.verify.reading import Transcript

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content
-from kvsim.cache.manager import CacheConfig, KVCache, Sequence
+from kvsim.cache.manager import KVCache, Sequence
 from kvsim.cache.spec import GroupSpec
 
 FULL = (GroupSpec("full", 16),)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import GROUP_BITS, NUMBER_BITS, Content, Ints
-from kvsim.cache.manager import CacheConfig, KVCache
+from kvsim.cache.manager import KVCache
 from kvsim.cache.spec import GroupSpec
 from kvsim.engine.jobs import SchedulerConfig, StepPlan
 from kvsim.engine.scheduler import Scheduler

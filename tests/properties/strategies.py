@@ -10,7 +10,7 @@ from math import lcm
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from kvsim.cache.manager import CacheConfig
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.spec import GroupSpec
 
 THOROUGH = int(os.environ.get("KVSIM_PROPERTIES", "1"))

@@ -9,8 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content
-from kvsim.cache.manager import CacheConfig, KVCache
+from kvsim.cache.manager import KVCache
 from kvsim.engine.jobs import Job, SchedulerConfig
 from kvsim.engine.scheduler import Scheduler
 from kvsim.workload.request import Request

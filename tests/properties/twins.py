@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from kvsim.cache.block_pool import find_block
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content
-from kvsim.cache.manager import CacheConfig, KVCache, Sequence
+from kvsim.cache.manager import KVCache, Sequence
 from tests.slow_model.slow_cache import SlowCache
 
 
