@@ -29,6 +29,7 @@ class CacheConfig:
         free_queue: a free-queue order by name; None is the profile's.
         prefix_match_unit: tokens a key stands for, where groups of states let hits end inside a
             block; None is the greatest common divisor of the groups' blocks.
+        context_parallel: ranks that share each full-attention block, whose size here is of all.
         shared_prefix_checkpoint: with EAGLE a state is kept at a junction inside a block as well.
 
     Raises:
@@ -47,6 +48,7 @@ class CacheConfig:
     free_queue: str | None = None
     prefix_match_unit: int | None = None
     shared_prefix_checkpoint: bool = False
+    context_parallel: int = 1
 
     def __post_init__(self) -> None:
         """Refuse what no engine would accept."""
@@ -116,7 +118,10 @@ class CacheConfig:
         return (
             self.enable_caching
             and len(self.groups) > 1
-            and any(group.kind == MAMBA and group.block_size > unit for group in self.groups)
+            and any(
+                group.kind == MAMBA and group.block_size > unit - (self.context_parallel > 1)
+                for group in self.groups
+            )
             and all(
                 group.kind in (FULL, MAMBA) or group.block_size == unit for group in self.groups
             )

@@ -80,6 +80,12 @@ class GroupSpec:
             self.one_state,
         )
 
+    @property
+    def blocks_held(self) -> int:
+        """Blocks a mamba group counts for one request: its last state, the one before, drafts."""
+        kept = 0 if self.one_state else 1 + (self.checkpoint_alignment is not None)
+        return 1 + kept + self.num_drafts
+
     def state_blocks(self, num_tokens: int, room: int = 0) -> int:
         """Blocks a mamba group holds for so many tokens, ``room`` besides its last state."""
         return min(-(-num_tokens // self.block_size), 1 + room) + self.num_drafts
