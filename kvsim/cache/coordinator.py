@@ -47,7 +47,6 @@ RULES_ROW = np.dtype(
         ("key_lookahead", np.int64),  # tokens behind a block that its key covers as well
         ("entry_unit", np.int64),  # tokens; less than this more makes no block worth entering
         # Of caches with groups of states; else 0.
-        ("has_states", np.int64),
         ("hit_unit", np.int64),  # tokens; hits are multiples of it
         ("fine", np.int64),  # hits can end inside a block
         ("drops", np.int64),  # a resumed prompt drops a block for EAGLE
@@ -70,7 +69,7 @@ class Core(NamedTuple):
             the order in which specs are asked.
         boundaries: int64 [4], scratch: reachable boundaries of a prompt in tokens.
         kept: bool, scratch: a mask, or a piece of one, of the blocks that become full at once.
-        states: what groups of states need besides.
+        states: what groups of states need besides; None where there is none.
     """
 
     pool: Pool
@@ -79,22 +78,29 @@ class Core(NamedTuple):
     answer: Ints
     boundaries: Ints
     kept: Bools
-    states: States
+    states: Any  # States | None: known when code is compiled, so that only one case is
 
 
 Arrays = tuple[Any, ...]
 """A ``Core``, flat: compiled code takes a plain tuple three times faster than a nested one."""
 
+NUM_ARRAYS = 12
+"""So many, and more with groups of states: code for these is compiled where there are more only."""
+
 
 def flatten(core: Core) -> Arrays:
     """The arrays of a core, in the order in which ``assemble`` takes them."""
     pool, tables, *others, states = core
-    return (*pool, *tables, *others, *states)
+    return (*pool, *tables, *others, *(states or ()))
 
 
 @njit
 def assemble(arrays: Arrays) -> Core:
     """The core made of its arrays; costs nothing in compiled code."""
+    if len(arrays) > NUM_ARRAYS:
+        states = States(arrays[12], arrays[13], arrays[14], arrays[15], arrays[16], arrays[17])
+    else:
+        states = None
     return Core(
         Pool(arrays[0], arrays[1], arrays[2]),
         Tables(arrays[3], arrays[4], arrays[5], arrays[6], arrays[7]),
@@ -102,7 +108,7 @@ def assemble(arrays: Arrays) -> Core:
         arrays[9],
         arrays[10],
         arrays[11],
-        States(arrays[12], arrays[13], arrays[14], arrays[15], arrays[16], arrays[17]),
+        states,
     )
 
 

@@ -34,7 +34,7 @@ def _full_limit(rules: Rows, num_groups: int, row: Any, bound: int, num_tokens: 
     return min(bound + margin, _last_key(rules, num_tokens))
 
 
-@njit
+@njit_apart
 def _tail(
     pool: Pool, groups: Rows, rules: Rows, group: int, uids: Ints, ends: Ints, start: int, most: int
 ) -> int:
@@ -61,7 +61,7 @@ def _tail(
     return start
 
 
-@njit
+@njit_apart
 def _full_reach(
     pool: Pool,
     groups: Rows,
@@ -92,7 +92,7 @@ def _full_reach(
     return reach - reach % unit
 
 
-@njit
+@njit_apart
 def _state_reach(
     pool: Pool, groups: Rows, rules: Rows, group: int, uids: Ints, ends: Ints, most: int
 ) -> int:
@@ -171,7 +171,7 @@ def hybrid_hit(arrays: Arrays, uids: Ints, ends: Ints) -> None:
         answer[JUNCTION] = longest
 
 
-@njit
+@njit_apart
 def collect_group(
     pool: Pool, tables: Tables, states: States, rules: Rows, slot: int, group: int, hit: int
 ) -> int:

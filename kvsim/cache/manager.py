@@ -178,7 +178,7 @@ class KVCache:
             hash_block if eagle else self.alignment_tokens,
             *state_rules(config, any(group.eagle for group in groups) or config.use_eagle),
         )
-        self._has_states = bool(rules["has_states"][0])
+        self._has_states = any(group.kind == MAMBA for group in groups)
         ring_tokens = int(rows["ring"][-1] + rows["ring_mask"][-1] + 1)
         tables = Tables(
             groups=rows,
@@ -194,11 +194,9 @@ class KVCache:
             answer=np.zeros(REACH + len(groups), dtype=np.int64),
             boundaries=np.zeros(4, dtype=np.int64),
             kept=np.zeros(_MASK_PIECE_BLOCKS, dtype=np.bool_),
-            states=make_states(
-                config.num_blocks if self._has_states else 0,
-                len(groups),
-                ring_tokens + len(groups),
-            ),
+            states=make_states(config.num_blocks, len(groups), ring_tokens + len(groups))
+            if self._has_states
+            else None,
         )
         self.arrays = flatten(self.core)
         asked = [int(group) for group in rows["asked"] if group >= 0]
@@ -578,7 +576,8 @@ class KVCache:
     def taken_in_order(self) -> Ids:
         """Block ids that the last allocation took, in order; int32. With groups of states."""
         states = self.core.states
-        return states.taken[: states.meter[NUM_TAKEN]].copy()
+        ids: Ids = states.taken[: states.meter[NUM_TAKEN]].copy()
+        return ids
 
     def taken(self, sequence: Sequence) -> list[Ids]:
         """Block ids taken by a sequence's last allocation, per group; int32."""

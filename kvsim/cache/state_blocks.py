@@ -41,7 +41,7 @@ from kvsim.jit import njit, njit_apart
 
 
 def make_states(num_blocks: int, num_groups: int, most_taken: int) -> States:
-    """What a cache keeps for its groups of states; 0 blocks where it has none.
+    """What a cache keeps for its groups of states.
 
     Args:
         num_blocks: of the pool.
@@ -53,7 +53,7 @@ def make_states(num_blocks: int, num_groups: int, most_taken: int) -> States:
         np.zeros(num_blocks, dtype=np.int64),
         np.zeros(num_blocks, dtype=np.int32),
         np.zeros((0, 3), dtype=np.int32),
-        np.zeros(most_taken if num_blocks else 0, dtype=np.int32),
+        np.zeros(most_taken, dtype=np.int32),
         np.array([1, *[0] * (METER_SIZE - 1)], dtype=np.int64),
     )
 
@@ -62,12 +62,11 @@ def state_rules(config: CacheConfig, has_eagle_groups: bool) -> tuple[int, ...]:
     """The entries of ``RULES_ROW`` that are about groups of states; 0 each where there is none."""
     states = [group for group in config.groups if group.kind == MAMBA]
     if not states:
-        return (0,) * 8
+        return (0,) * 7
     fine = config.hits_end_inside_blocks
     unit = config.hash_block_tokens if fine else scheduler_block_size(config.groups)
     alignments = [group.checkpoint_alignment for group in states]
     return (
-        1,
         unit,
         fine,
         config.use_eagle,
@@ -134,7 +133,7 @@ def _missing_states(
     return min(missing, most)
 
 
-@njit
+@njit_apart
 def _missing(
     tables: Tables,
     states: States,
@@ -182,7 +181,7 @@ def _missing(
     return missing
 
 
-@njit
+@njit_apart
 def _starts_too_early(core_pool: Pool, tables: Tables, states: States, slot: int, hit: int) -> bool:
     """Whether the hit ends in a state that this step computes."""
     for group in range(len(tables.groups)):
@@ -195,7 +194,7 @@ def _starts_too_early(core_pool: Pool, tables: Tables, states: States, slot: int
     return False
 
 
-@njit
+@njit_apart
 def _take_full(pool: Pool, tables: Tables, states: States, slot: int, group: int, end: int) -> None:
     """Extend a table of full attention or a window; a hit inside a block is copied first."""
     row = tables.groups[group]
@@ -286,7 +285,7 @@ def allocate_hybrid(
     return TAKEN
 
 
-@njit
+@njit_apart
 def _adopt(
     pool: Pool, tables: Tables, states: States, slot: int, group: int, hit_tokens: int
 ) -> None:

@@ -97,7 +97,7 @@ def next_chunk(arrays: Arrays, slot: int, num_new: int, most: int) -> int:
     )
 
 
-@njit
+@njit_apart
 def _cache_full(
     pool: Pool,
     tables: Tables,
@@ -150,7 +150,7 @@ def _is_kept(rules: Rows, row: Any, column: int, junction: int, boundaries: Ints
     return False
 
 
-@njit
+@njit_apart
 def _cache_states(
     pool: Pool,
     tables: Tables,
@@ -185,7 +185,7 @@ def _cache_states(
             stamp(pool, states, block)
 
 
-@njit
+@njit_apart
 def _cache_checkpoint(
     pool: Pool, tables: Tables, states: States, rules: Rows, slot: int, group: int
 ) -> None:
@@ -212,7 +212,7 @@ def _cache_checkpoint(
     stamp(pool, states, block)
 
 
-@njit
+@njit_apart
 def _cache_end(
     pool: Pool,
     tables: Tables,

@@ -29,7 +29,7 @@ from kvsim.cache.block_pool import (
 )
 from kvsim.cache.content import GROUP_BITS, NUMBER_BITS, Ints, block_key, span_at
 from kvsim.cache.groups import Tables
-from kvsim.jit import njit
+from kvsim.jit import njit, njit_apart
 
 ALIGN, NONE = 1, 2
 """How a group keeps states (``GROUP_ROW.states``; 0 for attention): at boundaries, or just one."""
@@ -50,7 +50,7 @@ STEP, NUM_COPIES, NUM_TAKEN, IDLE_ROW, NUM_ALIASES, METER_SIZE = range(6)
 
 
 class States(NamedTuple):
-    """What a cache with groups of states keeps besides; without them the arrays are empty.
+    """What a cache with groups of states keeps besides.
 
     Attributes:
         rows: ``STATE_ROW`` [slots, groups].
@@ -73,7 +73,7 @@ class States(NamedTuple):
 # --- keys ---
 
 
-@njit
+@njit_apart
 def key_at(uids: Ints, ends: Ints, num_spans: int, position: int, ahead: int, unit: int) -> int:
     """The key, but for its group, of the prefix that ends at a position."""
     return block_key(uids[span_at(ends, num_spans, position + ahead)], position // unit, 0)
@@ -106,7 +106,7 @@ def _has_key(pool: Pool, states: States, block: int, key: int) -> bool:
     return False
 
 
-@njit
+@njit_apart
 def drop_keys(pool: Pool, states: States, block: int) -> None:
     """Take a block out of the index, aliases included; nothing where it is not in it."""
     drop_aliases(pool, states, block)
@@ -114,7 +114,7 @@ def drop_keys(pool: Pool, states: States, block: int) -> None:
         remove_block(pool, block)
 
 
-@njit
+@njit_apart
 def drop_aliases(pool: Pool, states: States, block: int) -> None:
     """Take all but the first key of a block out of the index."""
     row: int = states.aliases[block]
@@ -129,7 +129,7 @@ def drop_aliases(pool: Pool, states: States, block: int) -> None:
     states.aliases[block] = 0
 
 
-@njit
+@njit_apart
 def enter_part(pool: Pool, states: States, block: int, key: int, unit: int) -> None:
     """Let a block be known by a prefix that may end inside it; a shorter one is forgotten.
 
@@ -156,14 +156,14 @@ def enter_part(pool: Pool, states: States, block: int, key: int, unit: int) -> N
     states.aliases[block] = row
 
 
-@njit
+@njit_apart
 def enter_whole(pool: Pool, states: States, block: int, key: int) -> None:
     """Let a block that is full be known by its whole content, and by that alone."""
     drop_keys(pool, states, block)
     enter_block(pool, block, key)
 
 
-@njit
+@njit_apart
 def stamp(pool: Pool, states: States, block: int) -> None:
     """A state was entered under this block's key in this step: nobody can start from it yet."""
     one = block
@@ -177,7 +177,7 @@ def stamp(pool: Pool, states: States, block: int) -> None:
 # --- blocks ---
 
 
-@njit
+@njit_apart
 def take_one(pool: Pool, states: States, group: int) -> int:
     """Take the block at the head of the free queue, which is not empty."""
     drop_aliases(pool, states, pool.blocks[0].after)
@@ -228,7 +228,7 @@ def order_copies(states: States, num_groups: int, ids: Ids) -> int:
     return num
 
 
-@njit
+@njit_apart
 def let_go_of_copies(pool: Pool, states: States, groups: Rows) -> None:
     """This step's copies are made: both ends of each are given back, group after group."""
     prepended = 0
@@ -253,7 +253,7 @@ def in_table(tables: Tables, slot: int, group: int, column: int) -> int:
     return block
 
 
-@njit
+@njit_apart
 def give_back_states(
     pool: Pool, tables: Tables, slot: int, group: int, start: int, end: int
 ) -> None:
@@ -282,7 +282,7 @@ def leave_states(pool: Pool, tables: Tables, slot: int, group: int, num_computed
         table.first = end
 
 
-@njit
+@njit_apart
 def take_states(
     pool: Pool, tables: Tables, states: States, slot: int, group: int, end: int
 ) -> None:

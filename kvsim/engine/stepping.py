@@ -19,6 +19,7 @@ from kvsim.cache.block_pool import FREE
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import (
     NOT_FIRST,
+    NUM_ARRAYS,
     TAKEN,
     Arrays,
     allocate,
@@ -171,7 +172,7 @@ def schedule_running(
             continue
         lookahead = batch.settings[NUM_DRAFTS]
         slot = batch.slots[i]
-        if core.rules[0].has_states == 0:
+        if len(arrays) == NUM_ARRAYS:
             answer = allocate(arrays, slot, num_new, NOT_FIRST, lookahead, False, 0, 0)
         else:
             if core.rules[0].splits != 0:
@@ -312,7 +313,7 @@ def end_step(arrays: Arrays, batch: Batch) -> int:
             sequence.drafts = batch.settings[NUM_DRAFTS]
         if core.rules[0].caching != 0 and (overlapping or drafts > 0):
             known = sequence.num_computed - sequence.placeholders
-            if core.rules[0].has_states == 0:
+            if len(arrays) == NUM_ARRAYS:
                 cache_up_to(arrays, slot, known)
             else:
                 cache_hybrid(arrays, slot, known, sequence.num_computed)
@@ -369,10 +370,10 @@ def decode_run(
             if core.pool.totals[FREE] < most_blocks:
                 return now_s, 0
             meter[BUDGET] = settings[MOST_TOKENS]
-            if core.rules[0].has_states != 0:
+            if len(arrays) > NUM_ARRAYS:
                 begin_step(core.states)
             schedule_running(arrays, batch, 0, num_running, 0, max_model_len, False)
-            if core.rules[0].has_states != 0:
+            if len(arrays) > NUM_ARRAYS:
                 let_go_of_copies(core.pool, core.states, core.tables.groups)
             place = (meter[OLDEST] + meter[IN_FLIGHT]) % settings[DEPTH]
             if launch(arrays, batch, num_running) == 0:
