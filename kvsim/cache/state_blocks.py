@@ -168,9 +168,10 @@ def _missing(
             held = -(-hit // row.block_size)
         if row.states != 0:
             until = main_end if row.states == ALIGN else end
-            missing += _missing_states(
+            lacks = _missing_states(
                 tables, states, rules, slot, group, start, until, held, exports_from, not whole
             )
+            missing += max(0, lacks)
             continue
         required = -(-end // row.block_size)
         if whole:
