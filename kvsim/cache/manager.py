@@ -453,8 +453,6 @@ class KVCache:
         Returns:
             At most ``num_new``; 0 where it has to wait for a step with more room.
         """
-        if not self.core.rules["splits"][0]:
-            return num_new
         num_tokens = sequence.content.num_tokens
         return int(
             aligned_chunk(

@@ -392,7 +392,7 @@ def aligned_chunk(
     """
     rule = rules[0]
     prefill_end = max(num_prompt, num_tokens - 1)
-    if start >= prefill_end or num_new <= 0:
+    if rule.splits == 0 or start >= prefill_end or num_new <= 0:
         return num_new
     size, fine = rule.state_block, rule.fine != 0
     end = start + num_new

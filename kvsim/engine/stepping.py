@@ -175,10 +175,9 @@ def schedule_running(
         if len(arrays) == NUM_ARRAYS:
             answer = allocate(arrays, slot, num_new, NOT_FIRST, lookahead, False, 0, 0)
         else:
-            if core.rules[0].splits != 0:
-                num_new = next_chunk(arrays, slot, num_new, batch.settings[MOST_CHUNK])
-                if num_new <= 0:
-                    continue
+            num_new = next_chunk(arrays, slot, num_new, batch.settings[MOST_CHUNK])
+            if num_new <= 0:
+                continue
             answer = allocate_hybrid(arrays, slot, num_new, NOT_FIRST, lookahead, False, 0, 0)
         if answer != TAKEN:
             return i

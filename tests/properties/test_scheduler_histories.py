@@ -15,7 +15,7 @@ from kvsim.cache.manager import KVCache
 from kvsim.engine.jobs import Job, SchedulerConfig
 from kvsim.engine.scheduler import Scheduler
 from kvsim.workload.request import Request
-from tests.properties.strategies import bounded, caches
+from tests.properties.strategies import bounded, caches, caches_with_states
 from tests.properties.twins import check_pool, same_state, slow_cache
 from tests.slow_model.slow_scheduler import SlowScheduler
 
@@ -93,6 +93,20 @@ def accepted(name: str, num_tokens: int, num_drafts: int) -> int:
 @bounded(150)
 @given(caches(), limits(), st.sampled_from((0, 0, 1, 3)), st.booleans(), st.integers(0, 2**32 - 1))
 def test_the_scheduler_plans_as_the_slow_one(
+    config: CacheConfig, limits: dict[str, Any], num_drafts: int, keys: bool, seed: int
+) -> None:
+    run_both(config, limits, num_drafts, keys, seed)
+
+
+@bounded(60)
+@given(caches_with_states(), limits(), st.booleans(), st.integers(0, 2**32 - 1))
+def test_it_plans_so_for_models_with_states(
+    config: CacheConfig, limits: dict[str, Any], keys: bool, seed: int
+) -> None:
+    run_both(config, limits, max(group.num_drafts for group in config.groups), keys, seed)
+
+
+def run_both(
     config: CacheConfig, limits: dict[str, Any], num_drafts: int, keys: bool, seed: int
 ) -> None:
     depth = 1 + limits["asynchronous"]
