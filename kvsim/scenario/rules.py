@@ -196,7 +196,7 @@ def _experts(model: CustomModel) -> Iterator[Problem]:
 def _retention(scenario: ScenarioKeys) -> Iterator[Problem]:
     place = "cache.retention_interval"
     unit = scenario.scheduler_block_tokens
-    if unit > TOKENS_MAX:
+    if unit > TOKENS_MAX and scenario.cache.enable_prefix_caching:
         text = f"the least common multiple of the block sizes, the unit of hits, is {unit} tokens."
         yield Problem("model.groups", f"{text} Use at most {TOKENS_MAX}.", ("model",))
         return

@@ -262,9 +262,9 @@ def test_one_problem(data: dict[str, Any], text: str) -> None:
             "model.groups: a mapping is not a list. Write one as in [a, b].",
         ),
         (
-            {"groups": [{"kind": "mamba", "block_size": 16}]},
-            "model.groups.0.kind: 'mamba' groups cannot be simulated yet, only their masks can be "
-            "verified. Use full or sliding_window.",
+            {"groups": [{"kind": "full", "block_size": 16, "checkpoint_alignment": 16}]},
+            "model.groups.0.checkpoint_alignment: stands on a full group, which has no states. "
+            "Leave it out.",
         ),
         (
             {"groups": [{"kind": "sliding", "block_size": 16}]},
