@@ -152,6 +152,8 @@ _TRANSCRIPT: dict[str, Fields] = {
     },
 }
 
+_COUNTERS = ["queries", "hits", "preempted_requests", "preempted_queries", "preempted_hits"]
+
 _STEPS: dict[str, Fields] = {
     "request": {
         "req": asked(NAME),
@@ -168,17 +170,7 @@ _STEPS: dict[str, Fields] = {
         "finished": answered(list_of(TEXT), required=False),
         "free": answered(NUMBER),
     },
-    "totals": {
-        name: answered(NUMBER)
-        for name in (
-            "steps",
-            "queries",
-            "hits",
-            "preempted_requests",
-            "preempted_queries",
-            "preempted_hits",
-        )
-    },
+    "totals": {name: answered(NUMBER) for name in ("steps", *_COUNTERS)},
 }
 
 _OFFLOAD: dict[str, Fields] = {
@@ -305,11 +297,7 @@ _ASYNC: dict[str, Fields] = {
         **{
             name: answered(NUMBER)
             for name in (
-                "queries",
-                "hits",
-                "preempted_requests",
-                "preempted_queries",
-                "preempted_hits",
+                *_COUNTERS,
                 "steps",
                 "last_step",
                 "evicted",

@@ -254,8 +254,8 @@ def test_one_problem(data: dict[str, Any], text: str) -> None:
         ({}, "model: is not described. Give one of config: (a config.json), layers: and groups:."),
         ({"groups": []}, "model.groups: has 0 entries. Give at least 1."),
         (
-            {"groups": FULL_ONLY["groups"] * 17},
-            "model.groups: has 17 entries. Give at most 16.",
+            {"groups": FULL_ONLY["groups"] * 65},
+            "model.groups: has 65 entries. Give at most 64.",
         ),
         (
             {"groups": {"kind": "full"}},
@@ -294,7 +294,7 @@ def test_one_problem(data: dict[str, Any], text: str) -> None:
         (
             {"groups": [{"kind": "full", "block_size": 16, "zzz": 1}]},
             "model.groups.0.zzz: unknown key. Known: kind, block_size, sliding_window, eagle, "
-            "bytes_per_block.",
+            "checkpoint_alignment, bytes_per_block.",
         ),
         (
             {"groups": [{"kind": "full", "block_size": b} for b in (2**20, 2**20 - 1)]},
