@@ -74,6 +74,10 @@ class CacheConfig:
                 f"max_model_len {self.max_model_len} is 2**{NUMBER_BITS - 1} blocks of {smallest} "
                 "tokens or more"
             )
+        flagged = any(group.eagle for group in self.groups)
+        drops = self.use_eagle or (flagged and not PROFILES[self.profile].has_key_lookahead)
+        if self.key_lookahead_tokens and drops:
+            raise ValueError("hits drop a look-ahead block, or keys cover what is behind a block")
         if self.max_in_flight_tokens < 1:
             raise ValueError(f"max_in_flight_tokens {self.max_in_flight_tokens} is below 1")
         problem = retention_problem(

@@ -14,6 +14,7 @@ from kvsim.cache.content import Content
 from kvsim.cache.manager import KVCache
 from kvsim.engine.jobs import Job, SchedulerConfig
 from kvsim.engine.scheduler import Scheduler
+from kvsim.policies.profiles import PROFILES
 from kvsim.workload.request import Request
 from tests.properties.strategies import bounded, caches, caches_with_states
 from tests.properties.twins import check_pool, same_state, slow_cache
@@ -109,12 +110,13 @@ def test_it_plans_so_for_models_with_states(
 def run_both(
     config: CacheConfig, limits: dict[str, Any], num_drafts: int, keys: bool, seed: int
 ) -> None:
+    keys &= PROFILES[config.profile].has_key_lookahead and not config.use_eagle
     depth = 1 + limits["asynchronous"]
     budget = max(1 + num_drafts, config.max_in_flight_tokens // depth)
     config = replace(
         config,
         max_in_flight_tokens=depth * budget,
-        key_lookahead_tokens=num_drafts if keys and not config.use_eagle else 0,
+        key_lookahead_tokens=num_drafts if keys else 0,
     )
     numbers = {
         "max_num_batched_tokens": budget,
