@@ -228,6 +228,8 @@ class Scheduler(Admission):
             When the last step ends, ``now_s`` where none could be taken safely; the jobs whose
             first token that one made, and those it finished.
         """
+        if self.cache.has_states:
+            self.cache.begin_step()  # with room for what its steps copy
         end_s, num_outcomes = decode_run(
             self.cache.arrays,
             params,

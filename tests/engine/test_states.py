@@ -100,6 +100,37 @@ def test_models_of_the_catalog_run(name: str) -> None:
     assert simulate(off).requests.frame()["hit_tokens"].tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_decode_steps_taken_in_one_go_are_the_same(asynchronous: bool) -> None:
+    requests = [
+        {"prompt": [["A", 900], [name, 700]], "output": 300, "at_s": 1.2 * number}
+        for number, name in enumerate("xyzx")
+    ]
+    state = {"kind": "mamba", "block_size": 64, "checkpoint_alignment": 1}
+    made = Scenario.from_data(
+        {
+            "name": "s",
+            "model": {"groups": [state, state, {"kind": "full", "block_size": 64}]},
+            "node": {"num_blocks": 120},
+            "engine": {
+                "async_scheduling": asynchronous,
+                "speculative": {"tokens": 2, "acceptance": 0.6},
+                "prefix_match_unit": 16,
+                "max_model_len": 4096,
+                "max_num_batched_tokens": 512,
+            },
+            "step_time": {"kind": "constant", "step_s": 0.01, "token_s": 0.0001},
+            "workload": {"kind": "script", "requests": requests},
+        }
+    )
+    one, other = (simulate(made, one_by_one=by_one) for by_one in (False, True))
+    assert one.requests.frame().equals(other.requests.frame())
+    assert one.counters == other.counters
+    hits = one.requests.frame()["hit_tokens"].tolist()
+    assert hits[0] == 0
+    assert hits[3] == 1584, "a resend ends inside a block, at the last unit"
+
+
 def test_drafts_have_states_of_their_own() -> None:
     data = {
         "name": "s",
