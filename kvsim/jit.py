@@ -125,6 +125,15 @@ def njit(function: F) -> F:
     Returns:
         The compiled function, with the signature of the given one.
     """
+    return _compiled(function, inline=True)
+
+
+def njit_apart(function: F) -> F:
+    """The same for a function that stays apart from its callers: they do not grow by its code."""
+    return _compiled(function, inline=False)
+
+
+def _compiled(function: F, *, inline: bool) -> F:
     settings: Any = numba.config
     decorate: Any = numba.njit
     before = settings.CACHE_DIR
@@ -133,7 +142,7 @@ def njit(function: F) -> F:
         compiled: F = decorate(
             cache=_FOLDER is not None,
             error_model="numpy",
-            forceinline=True,
+            forceinline=inline,
             boundscheck=CHECKS_BOUNDS,
             _nrt=False,
         )(function)

@@ -34,9 +34,9 @@ BLOCK_ROW = np.dtype(
 
 INDEX_ROW = np.dtype([("home", np.int32), ("block", np.int32)])
 
-# Entries of `totals`; after them, blocks with a key by group, and evictions by the group that took
-# the block and, within that, the group that lost it.
-FREE, EVICTED, FREE_CACHED, CACHED_BY_GROUP = 0, 1, 2, 3
+# Entries of `totals`, see `Pool`; after them, blocks with a key by group, and evictions by the
+# group that took the block and, within that, the group that lost it.
+FREE, EVICTED, FREE_CACHED, NUM_BLOCKS, CACHED_BY_GROUP = 0, 1, 2, 3, 4
 NUM_GROUPS_MAX = 1 << GROUP_BITS
 EVICTED_BY = CACHED_BY_GROUP + NUM_GROUPS_MAX
 
@@ -50,11 +50,12 @@ class Pool(NamedTuple):
     """Arrays of the pool.
 
     Attributes:
-        blocks: one ``BLOCK_ROW`` a block, block 0 included.
+        blocks: one ``BLOCK_ROW`` a block, block 0 included; behind them, in caches whose hits can
+            end inside a block, rows for further keys of blocks.
         hash_index: ``INDEX_ROW``, a power of two long: the block that was entered first under a key
             (0 where a place is empty), and the place this key would like to have.
         totals: int64: blocks in the free queue, evictions so far, blocks in the free queue with a
-            key; then by group, see ``CACHED_BY_GROUP`` and ``EVICTED_BY``.
+            key, all blocks; then by group, see ``CACHED_BY_GROUP`` and ``EVICTED_BY``.
     """
 
     blocks: Rows
@@ -62,7 +63,7 @@ class Pool(NamedTuple):
     totals: Ints
 
 
-def _aligned(num_rows: int, dtype: np.dtype[np.void]) -> Rows:
+def aligned_rows(num_rows: int, dtype: np.dtype[np.void]) -> Rows:
     """Zeroed rows that begin at a cache line."""
     raw = np.zeros(num_rows * dtype.itemsize + _CACHE_LINE_BYTES, dtype=np.uint8)
     start = -raw.ctypes.data % _CACHE_LINE_BYTES
@@ -71,14 +72,15 @@ def _aligned(num_rows: int, dtype: np.dtype[np.void]) -> Rows:
 
 def make_pool(num_blocks: int) -> Pool:
     """A pool of ``num_blocks`` blocks (block 0 included), all free in the order of their ids."""
-    blocks = _aligned(num_blocks, BLOCK_ROW)
+    blocks = aligned_rows(num_blocks, BLOCK_ROW)
     ids = np.arange(num_blocks, dtype=np.int32)
     blocks["before"] = np.roll(ids, 1)
     blocks["after"] = np.roll(ids, -1)
     totals = np.zeros(EVICTED_BY + NUM_GROUPS_MAX**2, dtype=np.int64)
     totals[FREE] = num_blocks - 1
+    totals[NUM_BLOCKS] = num_blocks
     size = 1 << max(_LINE_BITS, (4 * num_blocks - 1).bit_length())
-    return Pool(blocks, _aligned(size, INDEX_ROW), totals)
+    return Pool(blocks, aligned_rows(size, INDEX_ROW), totals)
 
 
 # --- the hash index ---
@@ -292,7 +294,7 @@ def give_back_run(
 @njit
 def forget_all(pool: Pool) -> bool:
     """Empty the index, if no block is in use."""
-    if pool.totals[FREE] != len(pool.blocks) - 1:
+    if pool.totals[FREE] != pool.totals[NUM_BLOCKS] - 1:
         return False
     for place in range(len(pool.hash_index)):
         pool.hash_index[place].block = 0

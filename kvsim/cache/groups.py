@@ -24,8 +24,8 @@ from kvsim.cache.block_pool import (
     take_run,
     touch,
 )
-from kvsim.cache.content import POSITION_BITS, Ints, block_key, span_at
-from kvsim.cache.spec import FULL, GroupSpec, scheduler_block_size
+from kvsim.cache.content import NUMBER_BITS, Ints, block_key, span_at
+from kvsim.cache.spec import FULL, MAMBA, GroupSpec, scheduler_block_size
 from kvsim.jit import njit
 from kvsim.policies.retention import NO_BOUNDARY, keep_window_runs
 
@@ -48,6 +48,10 @@ GROUP_ROW = np.dtype(
         ("asked", np.int64),  # the group that is looked up in this place, -1 behind the last
         ("key_lookahead", np.int64),  # tokens behind a block that its key covers as well
         ("beyond", np.int64),  # tokens by which it holds more than the hit in hand, see below
+        ("is_full", np.int64),  # 1 for full attention
+        ("states", np.int64),  # how it keeps states, see `state_tables`; 0 for attention
+        ("num_drafts", np.int64),  # blocks of a sequence's states that drafts write to
+        ("exports", np.int64),  # alignment in tokens of states exported from a chunk; 0 for none
     ],
     align=True,
 )
@@ -116,7 +120,7 @@ def make_groups(
     """The rows of a model's groups.
 
     Args:
-        specs: the groups in the model's order, full attention and sliding window.
+        specs: the groups in the model's order.
         eagle_groups: those that drop a look-ahead block.
         masks_follow_eagle: that block is kept beyond a boundary.
         keeps_before_junction: those groups keep a run a block before a junction as well.
@@ -137,9 +141,11 @@ def make_groups(
         tokens = max_model_len + max_lookahead_tokens
         if spec.sliding_window is not None:
             tokens = min(tokens, spec.sliding_window + max_in_flight_tokens + max_lookahead_tokens)
+        elif spec.kind == MAMBA and not spec.one_state:  # left behind as by a window of one token
+            tokens = min(tokens, 1 + max_in_flight_tokens + max_lookahead_tokens)
         # What is held at once covers at most so many tokens, cut by a block at either end: a window
         # is left before more is taken, and nothing is taken beyond the longest sequence.
-        length = 1 << (-(-tokens // spec.block_size) + 2).bit_length()
+        length = 1 << (-(-tokens // spec.block_size) + spec.num_drafts + 2).bit_length()
         later = [i for i in range(index + 1, len(specs)) if same_spec(specs[i], spec)]
         cap = spec.admission_cap(max_in_flight_tokens, max_model_len)
         ahead = index in eagle_groups and masks_follow_eagle
@@ -162,6 +168,10 @@ def make_groups(
             firsts[index],
             key_lookahead_tokens,
             0,
+            spec.kind == FULL,
+            (2 if spec.one_state else 1) if spec.kind == MAMBA else 0,
+            spec.num_drafts,
+            spec.checkpoint_alignment or 0,
         )
         ring += length
     return rows
@@ -169,15 +179,11 @@ def make_groups(
 
 def same_spec(one: GroupSpec, other: GroupSpec) -> bool:
     """Whether two groups are looked up together."""
-    return (one.kind, one.block_size, one.sliding_window) == (
-        other.kind,
-        other.block_size,
-        other.sliding_window,
-    )
+    return one.lookup_spec == other.lookup_spec
 
 
 @njit
-def _is_cached(pool: Pool, groups: Rows, group: int, uid: int, index: int) -> bool:
+def is_cached(pool: Pool, groups: Rows, group: int, uid: int, index: int) -> bool:
     """Whether every group with this group's spec holds a block."""
     while group >= 0:
         if find_block(pool, block_key(uid, index, group)) == 0:
@@ -205,7 +211,7 @@ def full_attention_reach(
     while position <= max_tokens:
         while ends[span] < position + ahead:
             span += 1
-        if not _is_cached(pool, groups, group, uids[span], position // size):
+        if not is_cached(pool, groups, group, uids[span], position // size):
             break
         position += size
     reach = position - size
@@ -242,7 +248,7 @@ def window_reach(
         while position > 0 and matched < needed:
             while span > 0 and ends[span - 1] >= position + ahead:
                 span -= 1
-            if not _is_cached(pool, groups, group, uids[span], position // size):
+            if not is_cached(pool, groups, group, uids[span], position // size):
                 break
             matched += 1
             position -= size
@@ -455,5 +461,5 @@ def cache_prompt_end(
     if pool.blocks[block].key == 0:
         span = span_at(tables.spans[slot, 1], sequence.num_spans, end)
         # Told from the keys of whole blocks by a number no block has.
-        number = end | 1 << (POSITION_BITS - 1)
+        number = end // hash_block_size | 1 << (NUMBER_BITS - 1)
         enter_block(pool, block, block_key(tables.spans[slot, 0, span], number, group))

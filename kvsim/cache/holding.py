@@ -27,21 +27,24 @@ class HeldBlocks(NamedTuple):
 def held_blocks(tables: Tables, slot: int) -> HeldBlocks:
     """Take a sequence's blocks out of its tables; they count as in use as before."""
     rows = tables.tables[slot]
-    ends = np.cumsum(rows["length"] - rows["first"])
-    ids = np.zeros(ends[-1], dtype=np.int32)
-    _take_out(tables, slot, ids)
-    return HeldBlocks(ids, ends)
+    ends = np.zeros(len(rows), dtype=np.int64)
+    ids = np.zeros((rows["length"] - rows["first"]).sum(), dtype=np.int32)
+    _take_out(tables, slot, ids, ends)
+    return HeldBlocks(ids[: ends[-1]], ends)
 
 
 @njit
-def _take_out(tables: Tables, slot: int, ids: Ids) -> None:
+def _take_out(tables: Tables, slot: int, ids: Ids, ends: Ints) -> None:
     num = 0
     for group in range(len(tables.groups)):
         row = tables.groups[group]
         table = tables.tables[slot, group]
         for index in range(table.first, table.length):
-            ids[num] = tables.rings[slot, row.ring + (index & row.ring_mask)]
-            num += 1
+            block = tables.rings[slot, row.ring + (index & row.ring_mask)]
+            if block != 0:  # null between states
+                ids[num] = block
+                num += 1
+        ends[group] = num
         table.length = 0
         table.first = 0
         table.num_looked_at = 0

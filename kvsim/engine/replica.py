@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import simpy
 
 from kvsim.cache.manager import Hit, KVCache
-from kvsim.cache.spec import FULL
+from kvsim.cache.spec import FULL, MAMBA, SLIDING_WINDOW
 from kvsim.engine.clock import Clock
 from kvsim.engine.jobs import Job, StepPlan
 from kvsim.engine.offloading import Offloading
@@ -44,6 +44,8 @@ class _Step:
     names: list[str] = field(default_factory=list)
     is_early: bool = False
 
+
+_KINDS = {FULL: "full attention", SLIDING_WINDOW: "sliding window", MAMBA: "states"}
 
 _IN_FLIGHT = _Step()
 """One without transfers."""
@@ -351,5 +353,5 @@ class Replica:
             return "end of prompt", None
         # The first group that can serve no more than the hit is the one that ended it.
         group = min(range(len(reach)), key=lambda g: (reach[g] > hit.tokens, cache.asked_at[g]))
-        kind = "full attention" if cache.config.groups[group].kind == FULL else "sliding window"
-        return f"group {group} ({kind})", None if len(set(reach)) == 1 else reach
+        kind = cache.config.groups[group].kind
+        return f"group {group} ({_KINDS[kind]})", None if len(set(reach)) == 1 else reach

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import simpy
 
-from kvsim.cache.manager import CacheConfig, KVCache
+from kvsim.cache.config import CacheConfig
+from kvsim.cache.manager import KVCache
+from kvsim.cache.spec import MAMBA
 from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import SessionFeeder
@@ -58,6 +60,7 @@ class Simulation:
 def make_cache(scenario: Scenario) -> KVCache:
     """An empty cache as the scenario describes it."""
     groups = tuple(group_spec(group) for group in scenario.model_spec.groups)
+    has_states = any(group.kind == MAMBA for group in groups)
     return KVCache(
         CacheConfig(
             num_blocks=derive_blocks(scenario).num_blocks,
@@ -70,6 +73,8 @@ def make_cache(scenario: Scenario) -> KVCache:
             key_lookahead_tokens=scenario.key_lookahead_tokens,
             profile=scenario.engine.profile,
             free_queue=scenario.free_queue,
+            prefix_match_unit=scenario.engine.prefix_match_unit if has_states else None,
+            context_parallel=scenario.node.decode_context_parallel,
         )
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from kvsim.cache.content import GROUP_BITS, POSITION_BITS, Ints
+from kvsim.cache.content import GROUP_BITS, NUMBER_BITS, Ints
 from kvsim.cache.manager import KVCache, Sequence
 from kvsim.offload.connector import OffloadConnector
 from kvsim.offload.cpu_tier import ChunkTier, ChunkUse
@@ -198,5 +198,5 @@ class DiskConnector(OffloadConnector):
 def _use_of(keys: Ints, tokens: Ints) -> ChunkUse:
     """Chunks by their keys alone; tokens of a chunk are given by group."""
     groups = keys & ((1 << GROUP_BITS) - 1)
-    numbers = (keys >> GROUP_BITS) & ((1 << POSITION_BITS) - 1)
+    numbers = (keys >> GROUP_BITS) & ((1 << NUMBER_BITS) - 1)
     return ChunkUse(keys, numbers * tokens[groups], groups)

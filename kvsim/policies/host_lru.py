@@ -21,7 +21,7 @@ from kvsim.policies.host_chunks import (
 )
 
 _POSITION_BITS = 24
-_GROUP_BITS = 4
+_GROUP_BITS = 6
 _LAST_POSITION = (1 << _POSITION_BITS) - 1
 
 

@@ -76,10 +76,12 @@ def broken(scenario: ScenarioKeys) -> Iterator[Problem]:
 def not_simulated(scenario: ScenarioKeys) -> Iterator[Problem]:
     """What can be planned and measured for size, but not run."""
     remedy = "`kvsim capacity` takes it."
-    for kind, words in (("mamba", "state-space groups"), ("chunked_local", "chunked local groups")):
-        if any(group.kind == kind for group in scenario.model_spec.groups):
-            text = f"has {words}, which are planned but not simulated yet. {remedy}"
-            yield Problem("model", text)
+    groups = scenario.model_spec.groups
+    if any(group.kind == "chunked_local" for group in groups):
+        text = f"has chunked local groups, which are planned but not simulated yet. {remedy}"
+        yield Problem("model", text)
+    if any(group.kind == "mamba" for group in groups):
+        yield from _states(scenario, remedy)
     if len(scenario.model_spec.groups) > NUM_GROUPS_MAX:
         text = f"has {len(scenario.model_spec.groups)} groups, and at most {NUM_GROUPS_MAX} are"
         yield Problem("model", f"{text} simulated. {remedy}")
@@ -92,6 +94,23 @@ def not_simulated(scenario: ScenarioKeys) -> Iterator[Problem]:
             f"with its share of the requests. {remedy}"
         )
         yield Problem("node.data_parallel", text)
+
+
+def _states(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
+    """What keeps a model with state groups from being run."""
+    profile = scenario.engine.profile
+    if not PROFILES[profile].has_states:
+        known = ", ".join(name for name, other in PROFILES.items() if other.has_states)
+        text = f"{profile} is not known to run the model's states. Use {known}."
+        yield Problem("engine.profile", text, ("model",))
+    if scenario.offload is not None:
+        text = f"tiers for a model with states are not simulated yet. Leave it out. {remedy}"
+        yield Problem("offload", text, ("model",))
+    if scenario.cache.enable_prefix_caching and any(
+        group.one_state for group in scenario.model_spec.groups
+    ):
+        text = "none keeps no states to find. Set cache.enable_prefix_caching: false, or use align."
+        yield Problem("engine.mamba_cache_mode", text, ("cache.enable_prefix_caching", "model"))
 
 
 def missing_files(scenario: ScenarioKeys) -> list[Problem]:
@@ -148,9 +167,13 @@ def _groups(model: CustomModel) -> Iterator[Problem]:
         about = (f"model.groups.{number}.kind",)
         if group.kind == "sliding_window" and group.sliding_window is None:
             yield Problem(place, "is missing. A sliding_window group needs its tokens.", about)
-        elif group.kind == "full" and group.sliding_window is not None:
-            text = f"{group.sliding_window} stands on a full group, which has no window."
+        elif group.kind != "sliding_window" and group.sliding_window is not None:
+            text = f"{group.sliding_window} stands on a {group.kind} group, which has no window."
             yield Problem(place, f"{text} Leave it out, or use kind sliding_window.", about)
+        if group.kind != "mamba" and group.checkpoint_alignment is not None:
+            place = f"model.groups.{number}.checkpoint_alignment"
+            text = f"stands on a {group.kind} group, which has no states. Leave it out."
+            yield Problem(place, text, about)
 
 
 def _experts(model: CustomModel) -> Iterator[Problem]:
@@ -173,7 +196,7 @@ def _experts(model: CustomModel) -> Iterator[Problem]:
 def _retention(scenario: ScenarioKeys) -> Iterator[Problem]:
     place = "cache.retention_interval"
     unit = scenario.scheduler_block_tokens
-    if unit > TOKENS_MAX:
+    if unit > TOKENS_MAX and scenario.cache.enable_prefix_caching:
         text = f"the least common multiple of the block sizes, the unit of hits, is {unit} tokens."
         yield Problem("model.groups", f"{text} Use at most {TOKENS_MAX}.", ("model",))
         return
