@@ -23,13 +23,13 @@ from kvsim.metrics.records import RequestLog, TimelineLog
 from kvsim.metrics.summary import RunCounters
 from kvsim.scenario import ConstantStepTime, RooflineStepTime, Scenario, TableStepTime
 from kvsim.scenario.keys import derive_blocks
+from kvsim.scenario.layout import step_layout
 from kvsim.scenario.rules import not_simulated
 from kvsim.times.constants import Constants, catalog_constants, constants_of
 from kvsim.times.fitted_range import range_warnings
 from kvsim.times.roofline import overrides, roofline
 from kvsim.times.step_time import StepTimeParams, constant_step_time, table_step_time
 from kvsim.times.trust import Trust, trust_in_roofline
-from kvsim.times.work import Layout
 from kvsim.workload import open_workload
 from kvsim.workload.request import Workload
 from kvsim.workload.streams import stream
@@ -121,12 +121,6 @@ def make_step_time(scenario: Scenario) -> StepTimeParams:
         constants=_constants(chosen),
         override=overrides(chosen.compute_efficiency, chosen.memory_efficiency, chosen.overhead_s),
     )
-
-
-def step_layout(scenario: Scenario) -> Layout:
-    """How GPUs share the model, and the drafts that a decode checks."""
-    speculative = scenario.engine.speculative
-    return Layout(scenario.num_ranks, draft_tokens=0 if speculative is None else speculative.tokens)
 
 
 def trust_in_step_times(scenario: Scenario) -> Trust:

@@ -18,14 +18,15 @@ from kvsim.planning.settings import HOPPER, Settings
 from kvsim.policies.profiles import PROFILES
 from kvsim.scenario.defaults import BatchDefaults, async_default, batch_defaults
 from kvsim.scenario.fields import TOKENS_MAX, DirectoryName, kind_of
+from kvsim.scenario.fleet import Fleet
 from kvsim.scenario.model import CustomModel
+from kvsim.scenario.node import Node
 from kvsim.scenario.offload import CpuOffload, MooncakeOffload
 from kvsim.scenario.parts import (
     PROFILE_DEFAULT,
     Cache,
     ConstantStepTime,
     Engine,
-    Node,
     Objective,
     Output,
     RooflineStepTime,
@@ -70,6 +71,9 @@ class ScenarioKeys(Section):
         BeforeValidator(_model),
     ] = Field(description="a model of the catalog, or config:, layers: or groups: of another")
     node: Node = Field(default=Node(), description="the machine")
+    fleet: Fleet | None = Field(
+        default=None, description="several nodes behind a router; null for one"
+    )
     engine: Engine = Field(default=Engine(), description="how the engine is started")
     cache: Cache = Field(default=Cache(), description="the cache policy")
     offload: (
@@ -163,8 +167,8 @@ class ScenarioKeys(Section):
     def on_one_gpu(self) -> Self:
         """The same on one GPU, for what does not depend on how a node is divided."""
         one = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1, "gpus": 1}
-        sizes = {**one, "decode_context_parallel": 1}
-        return self.model_copy(update={"node": self.node.model_copy(update=sizes)})
+        sizes = {**one, "decode_context_parallel": 1, "expert_parallel": False}
+        return self.model_copy(update={"node": self.node.model_copy(update=sizes), "fleet": None})
 
     @property
     def scheduler_block_tokens(self) -> int:
@@ -243,6 +247,18 @@ class ScenarioKeys(Section):
         return node.tensor_parallel or max(1, node.gpus // others)
 
     @property
+    def expert_ranks(self) -> int:
+        """Data-parallel ranks that share the experts: those of the engine, which may span nodes."""
+        fleet = self.fleet
+        nodes = fleet.nodes if fleet is not None and fleet.balancing == "hybrid" else 1
+        return self.node.data_parallel * nodes
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether the model is a mixture of experts."""
+        return self.model_spec.num_experts > 0
+
+    @property
     def tier_block_sizes(self) -> BlockSizes:
         """Bytes of blocks in the tier next to the device, and on the link to it."""
         shared = isinstance(self.offload, MooncakeOffload)
@@ -279,6 +295,6 @@ def derive_blocks(scenario: ScenarioKeys) -> BlockDerivation:
         node.activation_reserve,
         node.num_blocks,
         pipeline_parallel=node.pipeline_parallel,
-        data_parallel=node.data_parallel,
+        data_parallel=scenario.expert_ranks,
         kv_cache_bytes=scenario.engine.kv_cache_memory,
     )

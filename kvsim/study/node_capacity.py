@@ -118,12 +118,15 @@ class SplitRow:
     """The same GPUs, divided otherwise.
 
     Attributes:
-        tensor_parallel: ranks that split heads and weights.
-        data_parallel: replicas.
-        decode_context_parallel: ranks that split the tokens of full attention.
-        num_blocks: of one replica; None where it cannot be.
-        at_once: requests of the longest length, all replicas together.
-        sessions: of that length that stay cached, all replicas together.
+        tensor_parallel: GPUs that split heads and weights.
+        data_parallel: ranks with a cache and requests of their own.
+        decode_context_parallel: GPUs that split the tokens of full attention.
+        num_blocks: of one rank's pool; None where it cannot be.
+        weight_bytes: of one GPU; None where it is not known.
+        rank_tokens: tokens of KV of one rank, in requests of the longest length.
+        node_tokens: of all ranks.
+        at_once: requests of the longest length, all ranks together.
+        sessions: of that length that stay cached, all ranks together.
         problem: why it cannot be.
     """
 
@@ -131,6 +134,9 @@ class SplitRow:
     data_parallel: int
     decode_context_parallel: int
     num_blocks: int | None = None
+    weight_bytes: float | None = None
+    rank_tokens: int | None = None
+    node_tokens: int | None = None
     at_once: float | None = None
     sessions: int | None = None
     problem: str | None = None
@@ -254,7 +260,7 @@ def node_capacity(
         groups=_groups(scenario),
         lengths=rows,
         tiers=_tiers(scenario, chosen),
-        splits=_splits(scenario) if splits and scenario.node.gpus > 1 else (),
+        splits=layouts(scenario) if splits else (),
         needed=None if num_sessions is None else _needed(scenario, num_sessions, chosen[-1]),
     )
 
@@ -354,8 +360,11 @@ def _tiers(scenario: Scenario, lengths: Sequence[int]) -> tuple[TierRow, ...]:
     return tuple(rows)
 
 
-def _splits(scenario: Scenario) -> tuple[SplitRow, ...]:
+def layouts(scenario: Scenario) -> tuple[SplitRow, ...]:
+    """The GPUs of a node divided in every way there is; none where there is one GPU."""
     gpus, rows = scenario.node.gpus, []
+    if gpus == 1:
+        return ()
     for ranks in (n for n in range(gpus, 0, -1) if gpus % n == 0):
         for context in (n for n in (1, 2, 4, 8) if ranks % n == 0 and (n == 1 or ranks > 1)):
             row = _split(scenario, ranks, gpus // ranks, context)
@@ -365,11 +374,14 @@ def _splits(scenario: Scenario) -> tuple[SplitRow, ...]:
 
 
 def _split(scenario: Scenario, ranks: int, replicas: int, context: int) -> SplitRow:
-    sizes = {
+    sizes: dict[str, Any] = {
         "node.tensor_parallel": ranks,
         "node.data_parallel": replicas,
         "node.decode_context_parallel": context,
+        "fleet": None,
     }
+    if "pipeline_parallel" in scenario.node.model_fields_set:
+        sizes["node.pipeline_parallel"] = 1
     try:
         other = scenario.replace(sizes)
         blocks = derive_blocks(other).num_blocks
@@ -380,7 +392,19 @@ def _split(scenario: Scenario, ranks: int, replicas: int, context: int) -> Split
     except KvsimError as error:
         text = str(error).rpartition("\n")[2].strip()
         return SplitRow(ranks, replicas, context, problem=text)
-    return SplitRow(ranks, replicas, context, blocks, replicas * at_once, replicas * row.sessions)
+    model = other.model_spec
+    tokens = int(at_once * other.max_model_len)
+    return SplitRow(
+        ranks,
+        replicas,
+        context,
+        blocks,
+        rank_weight_bytes(model, ranks, 1, replicas) if model.weight_bytes else None,
+        tokens,
+        replicas * tokens,
+        replicas * at_once,
+        replicas * row.sessions,
+    )
 
 
 def _needed(scenario: Scenario, num_sessions: int, length: int) -> Needed:
