@@ -19,13 +19,18 @@ from kvsim.cache.block_pool import (
     EVICTED_BY,
     FREE,
     FREE_CACHED,
+    LOG,
+    LOG_LENGTH,
+    LOG_ROWS,
+    LOG_STAMPED,
     NUM_GROUPS_MAX,
     Ids,
     find_block,
     forget_all,
     make_pool,
+    stamp,
 )
-from kvsim.cache.content import GROUP_BITS, POSITION_BITS, Content, block_key
+from kvsim.cache.content import GROUP_BITS, POSITION_BITS, Content, Ints, block_key
 from kvsim.cache.coordinator import (
     NOT_FIRST,
     REACH,
@@ -78,6 +83,8 @@ class CacheConfig:
             finds what it reads there; then no block is dropped.
         profile: the engine's release whose rules apply.
         free_queue: a free-queue order by name; None is the profile's.
+        log_entries: what is entered in the index and removed is logged, up to so many entries
+            between two calls of `take_log`; 0 for no log.
 
     Raises:
         ValueError: what no engine would accept, with the rule that was broken.
@@ -93,6 +100,7 @@ class CacheConfig:
     key_lookahead_tokens: int = 0
     profile: str = "vllm-0.33"
     free_queue: str | None = None
+    log_entries: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no engine would accept."""
@@ -226,7 +234,7 @@ class KVCache:
             spans=np.zeros((0, 2, 16), dtype=np.int64),
         )
         self.core = Core(
-            pool=make_pool(config.num_blocks),
+            pool=make_pool(config.num_blocks, config.log_entries),
             tables=tables,
             rules=rules,
             answer=np.zeros(REACH + len(groups), dtype=np.int64),
@@ -561,6 +569,28 @@ class KVCache:
     def cached_blocks(self) -> Ids:
         """Ids of the cached blocks, rising; int32."""
         return np.flatnonzero(self.core.pool.blocks["key"]).astype(np.int32)
+
+    def stamp_log(self, time_ns: int) -> None:
+        """Say when what was logged since the last call becomes known."""
+        stamp(self.core.pool.totals, time_ns)
+
+    def take_log(self) -> Ints | None:
+        """What was entered and removed since the last call, oldest first.
+
+        Returns:
+            int64 [3, entries]: keys, what was done (`ENTERED` and so on), and when it became known
+            in ns. None where the log was too short: what was done then is lost.
+        """
+        totals = self.core.pool.totals
+        if len(totals) == LOG_LENGTH:
+            raise ValueError("this cache keeps no log")
+        size = (len(totals) - LOG) // LOG_ROWS
+        number = int(totals[LOG_LENGTH])
+        totals[LOG_LENGTH] = totals[LOG_STAMPED] = 0
+        if number > size:
+            return None
+        log: Ints = totals[LOG:].reshape(LOG_ROWS, size)[:, :number].copy()
+        return log
 
     def _note_beyond(self, hit: Hit | None) -> None:
         """By how much the hit in hand is exceeded by groups that are not cut back to it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import simpy
 from kvsim.cache.manager import Hit, KVCache
 from kvsim.cache.spec import FULL
 from kvsim.engine.clock import Clock
+from kvsim.engine.hooks import Observer, Pace, Ticket, Watcher
 from kvsim.engine.jobs import Job, StepPlan
 from kvsim.engine.offloading import Offloading
 from kvsim.engine.scheduler import Scheduler
@@ -18,14 +20,6 @@ from kvsim.metrics.records import NO_UTILIZATION, RequestLog, RequestRecord, Tim
 from kvsim.offload.transfers import Transfers
 from kvsim.times.step_time import StepTimeParams, request_seconds
 from kvsim.workload.request import Request
-
-
-@dataclass(slots=True, eq=False)
-class _Ticket:
-    """A submitted request: its record, and who waits for its end."""
-
-    record: RequestRecord
-    done: simpy.Event | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +48,10 @@ class Replica:
 
     Attributes:
         scheduler: what runs and what waits.
+        number: of several replicas which one it is; None for one alone.
         num_refused: requests that could never have run.
         end_s: when the last step ended.
+        busy_s: time that steps took.
     """
 
     def __init__(
@@ -69,6 +65,9 @@ class Replica:
         timeline_interval_s: float = 1.0,
         one_by_one: bool = False,
         offloading: Offloading | None = None,
+        number: int | None = None,
+        pace: Pace | None = None,
+        observer: Observer | None = None,
     ) -> None:
         """Start the process.
 
@@ -82,10 +81,19 @@ class Replica:
             one_by_one: take every step as an event of its own; runs of alike steps are taken in
                 one go otherwise, with the same results.
             offloading: the transfers of the scheduler's connector, where it has one.
+            number: of several replicas which one it is.
+            pace: lets its steps begin and end together with those of others.
+            observer: looks at it before and after steps.
         """
         self.scheduler = scheduler
+        self.number = number
         self.num_refused = 0
         self.end_s = 0.0
+        self.busy_s = 0.0
+        self._pace = pace
+        self._observer = observer
+        self._outside: set[Ticket] = set()  # tokenized and so on, before the scheduler hears of it
+        self._is_lost = False
         self._clock = clock
         self._step_time = step_time
         self._requests = requests
@@ -94,56 +102,99 @@ class Replica:
         self._next_entry_s = 0.0
         self._one_by_one = one_by_one
         self._num_submitted = 0
-        self._tickets: dict[Job, _Ticket] = {}
+        self._tickets: dict[Job, Ticket] = {}
         self._steps: deque[_Step] = deque()  # in flight, the oldest first
         self._num_calls = 0
         self._woken = clock.event()
         self._offloading = offloading
         if offloading is not None:
             offloading.call_when_done(self._wake)
-        clock.process(self._work())
+        self._process = clock.process(self._live())
 
     @property
     def cache(self) -> KVCache:
         """The replica's prefix cache."""
         return self.scheduler.cache
 
-    def submit(self, request: Request, done: simpy.Event | None = None) -> None:
+    @property
+    def counts(self) -> tuple[int, int, float]:
+        """Requests waiting, loads under way included; requests running; part of the pool in use."""
+        cache, scheduler = self.cache, self.scheduler
+        most = cache.config.num_blocks - 1
+        waiting = len(scheduler.waiting) + len(scheduler.loading)
+        return waiting, len(scheduler.running), (most - cache.num_free) / most
+
+    @property
+    def num_requests(self) -> int:
+        """Requests it has that have not ended."""
+        return len(self._tickets) + len(self._outside)
+
+    def submit(
+        self,
+        request: Request,
+        done: simpy.Event | None = None,
+        *,
+        record: RequestRecord | None = None,
+        watcher: Watcher | None = None,
+    ) -> None:
         """A request arrives now.
 
         Args:
             request: what arrives; refused where it could never run.
             done: an event to trigger when it is finished or refused.
+            record: what happened to it before; it is written on.
+            watcher: who hears of its first token and its end.
         """
-        record = RequestRecord(
-            self._num_submitted,
-            request.request_id,
-            self._clock.now,
-            request.num_prompt_tokens,
-            request.num_output_tokens,
-        )
+        if record is None:
+            record = RequestRecord(
+                self._num_submitted,
+                request.request_id,
+                self._clock.now,
+                request.num_prompt_tokens,
+                request.num_output_tokens,
+            )
+        record.replica = self.number
         self._num_submitted += 1
+        ticket = Ticket(request, record, done, watcher)
         reason = self._why_never(request)
         if reason is not None:
-            self._refuse(_Ticket(record, done), reason)
+            self._refuse(ticket, reason)
             return
         outside_s = request_seconds(self._step_time, request.num_prompt_tokens)
         if outside_s > 0:
-            self._clock.process(self._enter_later(request, _Ticket(record, done), outside_s))
+            self._outside.add(ticket)
+            self._clock.process(self._enter_later(ticket, outside_s))
         else:
-            self._enter(request, _Ticket(record, done))
+            self._enter(ticket)
 
-    def _enter(self, request: Request, ticket: _Ticket) -> None:
+    def lose(self) -> list[Ticket]:
+        """It fails now.
+
+        Returns:
+            The requests it had, in the order in which it has heard of them.
+        """
+        self._is_lost = True
+        self._process.interrupt()
+        lost = [*self._tickets.values(), *self._outside]
+        self._tickets.clear()
+        self._outside.clear()
+        return sorted(lost, key=lambda ticket: ticket.record.order)
+
+    def _live(self) -> Generator[simpy.Event, None, None]:
+        with contextlib.suppress(simpy.Interrupt):  # it is lost
+            yield from self._work()
+
+    def _enter(self, ticket: Ticket) -> None:
         """The scheduler hears of a request."""
-        self._tickets[self.scheduler.add(request)] = ticket
+        self._tickets[self.scheduler.add(ticket.request)] = ticket
         self._wake()
 
-    def _enter_later(
-        self, request: Request, ticket: _Ticket, outside_s: float
-    ) -> Generator[simpy.Event, None, None]:
+    def _enter_later(self, ticket: Ticket, outside_s: float) -> Generator[simpy.Event, None, None]:
         """The scheduler hears of a request after the work that is done outside of steps."""
         yield self._clock.at(self._clock.now + outside_s)
-        self._enter(request, ticket)
+        if not self._is_lost:
+            self._outside.remove(ticket)
+            self._enter(ticket)
 
     def _wake(self) -> None:
         """Somebody has arrived, or a transfer is done."""
@@ -167,14 +218,16 @@ class Replica:
     def _too_large(self, needed: int) -> str:
         return f"needs {needed} blocks, and the pool has {self.cache.config.num_blocks - 1}"
 
-    def _refuse(self, ticket: _Ticket, reason: str) -> None:
+    def _refuse(self, ticket: Ticket, reason: str) -> None:
         ticket.record.refused = reason
         self.num_refused += 1
         self._close(ticket)
 
-    def _close(self, ticket: _Ticket) -> bool:
+    def _close(self, ticket: Ticket) -> bool:
         """Enter a request that has ended; whether somebody has waited for that."""
         self._requests.add(ticket.record)
+        if ticket.watcher is not None:
+            ticket.watcher.ended(self._clock.now)
         if ticket.done is None:
             return False
         ticket.done.succeed()
@@ -194,11 +247,14 @@ class Replica:
                     yield from self._sleep(self._num_calls)
                     self._report_transfers()
                 self._note_state()
-            if not self._one_by_one and scheduler.only_decodes:
+            if self._observer is not None:
+                self._observer.before_step(self)
+            if not self._one_by_one and self._pace is None and scheduler.only_decodes:
                 until_s = min(clock.peek(), max(self._next_entry_s, clock.now))
                 end_s, firsts, finished = scheduler.decode_run(self._step_time, clock.now, until_s)
                 self._follow_run()
                 if end_s > clock.now or finished:
+                    self.busy_s += end_s - clock.now
                     yield clock.at(end_s)
                     if self._end(firsts, finished):
                         yield clock.at(end_s)
@@ -220,6 +276,8 @@ class Replica:
                 continue
             self._hand_over(plan)
             if plan.num_computing and len(steps) < scheduler.config.depth:
+                if self._observer is not None:
+                    self._observer.after_step(self)
                 continue
             if steps:
                 yield from self._run_oldest(num_calls)
@@ -229,6 +287,8 @@ class Replica:
         offloading, transfers = self._offloading, plan.transfers
         if plan.num_computing:
             self.scheduler.duration_s(self._step_time)
+            if self._pace is not None:
+                self._pace.planned(self)
         elif offloading is None:
             return
         if offloading is None or transfers is None:
@@ -257,8 +317,14 @@ class Replica:
         flushed = [] if transfers is None else transfers.flushed
         if offloading is not None and flushed and (ends := offloading.under_way(flushed)):
             yield simpy.AllOf(clock, ends)
-        if step.computes:
-            yield clock.at(clock.now + self.scheduler.oldest_duration_s)
+        if step.computes and self._pace is not None:
+            start_s = clock.now
+            yield self._pace.run(self)
+            self.busy_s += clock.now - start_s
+        elif step.computes:
+            duration_s = self.scheduler.oldest_duration_s
+            self.busy_s += duration_s
+            yield clock.at(clock.now + duration_s)
         if offloading is not None and transfers is not None:
             if ends := offloading.still_loading(step.names):
                 yield simpy.AllOf(clock, ends)
@@ -288,7 +354,14 @@ class Replica:
             return
         if self._woken.triggered:
             self._woken = self._clock.event()
+        if self._pace is None:
+            yield self._woken
+            return
+        self._pace.sleep(self)
         yield self._woken
+        boundary = self._pace.wake(self)
+        if boundary is not None:
+            yield boundary
 
     def _report_transfers(self) -> None:
         """Tell the scheduler which transfers are done."""
@@ -301,9 +374,11 @@ class Replica:
         """A step has ended now; whether somebody has waited for one of the finished requests."""
         self.end_s = now_s = self._clock.now
         for job in firsts:
-            record = self._tickets[job].record
-            if record.first_token_s is None:
-                record.first_token_s = now_s
+            ticket = self._tickets[job]
+            if ticket.record.first_token_s is None:
+                ticket.record.first_token_s = now_s
+            if ticket.watcher is not None:
+                ticket.watcher.first_token(now_s)
         waited = False
         for job in finished:
             ticket = self._tickets.pop(job)
@@ -311,6 +386,8 @@ class Replica:
             waited |= self._close(ticket)
         if now_s >= self._next_entry_s:
             self._note_state()
+        if self._observer is not None:
+            self._observer.after_step(self)
         return waited
 
     def _note_state(self) -> None:
