@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
 from kvsim.routing.parameters import Parameters
 from kvsim.routing.sees import NOTHING, Sees
-from kvsim.routing.views import Views
+from kvsim.routing.views import Ints, Views
 
 if TYPE_CHECKING:
     from kvsim.cache.content import Content
@@ -178,6 +178,17 @@ class Router(Generic[ParametersT]):
             one of this router's requests has made its first token or is done.
         """
         raise NotImplementedError
+
+    def load(self, views: Views) -> Ints:
+        """Requests at each of `views.replicas`, by what this router goes by.
+
+        Reported ones (waiting and running) where counts are published or scraped, otherwise its own
+        in flight. Not to be written to.
+        """
+        sees = self.sees
+        if sees.published or sees.scraped_every_s is not None:
+            return views.of(views.waiting) + views.of(views.running)
+        return views.of(views.in_flight)
 
     def hold_order(self, request: RoutedRequest, now_s: float) -> float:
         """Of requests held back the least is offered first, equal ones as they came."""

@@ -18,6 +18,18 @@ from kvsim.routing.parameters import Parameters, check_parameters
 _ROUTERS = {
     "random": "plain:Random",
     "round-robin": "plain:RoundRobin",
+    "least-requests": "least_loaded:LeastRequests",
+    "power-of-two": "least_loaded:PowerOfTwo",
+    "session": "session:Session",
+    "vllm-dp": "vllm_dp:VllmDp",
+    "production-stack": "production_stack:ProductionStack",
+    "sglang-cache-aware": "sglang:SglangCacheAware",
+    "sglang-prefix-hash": "sglang:SglangPrefixHash",
+    "dynamo-kv": "dynamo:DynamoKv",
+    "llm-d": "llm_d:LlmD",
+    "sticky-until-saturated": "sticky:StickyUntilSaturated",
+    "aibrix-prefix": "aibrix:AibrixPrefix",
+    "oracle": "oracle:Oracle",
 }
 """By name, the module of this room and the class."""
 

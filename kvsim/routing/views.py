@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+
+NumberT = TypeVar("NumberT", bound=np.generic)
 
 Counts = tuple[int, int, float]
 """Requests waiting, requests running, share of the KV cache in use."""
@@ -49,7 +52,7 @@ class Views:
         """`replicas` as an array."""
         return self._numbers
 
-    def of(self, values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    def of(self, values: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:
         """The values of `replicas`, in their order; not to be written to."""
         if self._contiguous:
             return values[: len(self.replicas)]
