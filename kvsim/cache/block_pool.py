@@ -44,7 +44,7 @@ EVICTED_BY = CACHED_BY_GROUP + NUM_GROUPS_MAX
 LOG_LENGTH = EVICTED_BY + NUM_GROUPS_MAX**2
 LOG_STAMPED, LOG = LOG_LENGTH + 1, LOG_LENGTH + 2
 LOG_ROWS = 3
-# What was done: entered as the first under its key or a further one; removed as the last one or not.
+# What was done: entered as the first under its key or not; removed as the last one or not.
 ENTERED, ENTERED_AGAIN, REMOVED, REMOVED_ONE = range(4)
 
 _CACHE_LINE_BYTES = 64
@@ -119,6 +119,12 @@ def stamp(totals: Ints, time_ns: int) -> None:
     for number in range(totals[LOG_STAMPED], min(size, totals[LOG_LENGTH])):
         totals[LOG + 2 * size + number] = time_ns
     totals[LOG_STAMPED] = min(size, totals[LOG_LENGTH])
+
+
+@njit
+def log_fills(totals: Ints) -> bool:
+    """Whether a quarter of the log is used; one without entries does not fill."""
+    return len(totals) > LOG_LENGTH and 4 * LOG_ROWS * totals[LOG_LENGTH] > len(totals) - LOG
 
 
 # --- the hash index ---

@@ -30,7 +30,9 @@ class Holders:
         block_size: tokens of its blocks.
     """
 
-    def __init__(self, num_caches: int, group: int, block_size: int, key_lookahead: int = 0) -> None:
+    def __init__(
+        self, num_caches: int, group: int, block_size: int, key_lookahead: int = 0
+    ) -> None:
         """Empty caches.
 
         Args:

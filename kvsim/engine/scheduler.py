@@ -45,7 +45,7 @@ from kvsim.engine.stepping import (
     step_duration,
 )
 from kvsim.offload.transfers import Connector
-from kvsim.times.step_time import StepTimeParams
+from kvsim.times.step_time import Floats, StepTimeParams, count_step
 from kvsim.workload.request import Request
 
 
@@ -170,6 +170,12 @@ class Scheduler(Admission):
         newest = (batch.meter[OLDEST] + batch.meter[IN_FLIGHT] - 1) % self.config.depth
         batch.seconds[newest] = seconds
         return seconds
+
+    def count_step(self, params: StepTimeParams, row: Floats) -> None:
+        """Write what the step holds whose ``duration_s`` was asked for last; see `count_step`."""
+        batch = self._batch
+        num = int(np.count_nonzero(batch.scheduled[: len(self.running)]))
+        count_step(params, batch.packed[0], batch.packed[1], num, row)
 
     @property
     def oldest_duration_s(self) -> float:

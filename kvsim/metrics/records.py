@@ -230,6 +230,14 @@ class TimelineLog:
         self._utilization.extend(math.nan if share is None else share for share in utilization)
         self._group_cached_blocks.append(list(group_cached_blocks))
 
+    def used_blocks(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Moments in s, and the blocks in use from each on."""
+        import numpy as np
+
+        num_counts = len(TIMELINE_COLUMNS) - len(NO_UTILIZATION) - 2
+        counts = np.array(self._counts, dtype=np.int64).reshape(-1, num_counts)
+        return np.array(self._times_s), counts[:, 0]
+
     def frame(self) -> pd.DataFrame:
         """A row a moment, with the columns of `TIMELINE_COLUMNS`."""
         import numpy as np
@@ -243,6 +251,15 @@ class TimelineLog:
         columns |= dict(zip(names, [*counts.T, *shares.T], strict=True))
         columns[by_group] = pd.Series(self._group_cached_blocks, dtype="object")
         return pd.DataFrame(columns)
+
+
+def fleet_timeline(timelines: Sequence[tuple[int, TimelineLog]]) -> pd.DataFrame:
+    """The moments of several replicas in order of time, with a column `replica`."""
+    import pandas as pd
+
+    frames = [log.frame().assign(replica=number) for number, log in timelines]
+    together: pd.DataFrame = pd.concat(frames, ignore_index=True)
+    return together.sort_values("time_s", kind="stable", ignore_index=True)
 
 
 _NO_COUNT = -1

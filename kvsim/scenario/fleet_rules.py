@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kvsim.routing import check_router
 from kvsim.scenario.fleet import Fleet
 from kvsim.scenario.keys import ScenarioKeys
 from kvsim.scenario.validation import Problem
@@ -22,7 +23,17 @@ def fleet_problems(scenario: ScenarioKeys) -> Iterator[Problem]:
             if key in fleet.model_fields_set:
                 text = f"{getattr(fleet, key)!r} stands beside pools, which have their own."
                 yield Problem(f"fleet.{key}", f"{text} Leave it out.", ("fleet.pools",))
+    else:
+        yield from _router(scenario)
     yield from _events(scenario, fleet)
+
+
+def _router(scenario: ScenarioKeys) -> Iterator[Problem]:
+    """A router there is, with keys it has."""
+    kind, written = scenario.router
+    for key, text in check_router(kind, written, scenario.directory)[1]:
+        place = "fleet.router" if key == "kind" else f"fleet.router.{key}"
+        yield Problem(place, text)
 
 
 def _events(scenario: ScenarioKeys, fleet: Fleet) -> Iterator[Problem]:

@@ -247,11 +247,33 @@ class ScenarioKeys(Section):
         return node.tensor_parallel or max(1, node.gpus // others)
 
     @property
+    def is_fleet(self) -> bool:
+        """Whether it is run, and told of, as several replicas, be it one."""
+        node = self.node
+        return self.fleet is not None or node.data_parallel > 1 or bool(node.cost_per_gpu_hour)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes at the start."""
+        return 1 if self.fleet is None else self.fleet.nodes
+
+    @property
+    def balancing(self) -> str:
+        """Who chooses the rank of an engine."""
+        return "internal" if self.fleet is None else self.fleet.balancing
+
+    @property
+    def router(self) -> tuple[str, dict[str, Any]]:
+        """Kind of the router and its own keys."""
+        written = "round-robin" if self.fleet is None else self.fleet.router
+        if isinstance(written, str):
+            return written, {}
+        return written["kind"], {key: value for key, value in written.items() if key != "kind"}
+
+    @property
     def expert_ranks(self) -> int:
         """Data-parallel ranks that share the experts: those of the engine, which may span nodes."""
-        fleet = self.fleet
-        nodes = fleet.nodes if fleet is not None and fleet.balancing == "hybrid" else 1
-        return self.node.data_parallel * nodes
+        return self.node.data_parallel * (self.num_nodes if self.balancing == "hybrid" else 1)
 
     @property
     def has_experts(self) -> bool:
