@@ -66,7 +66,7 @@ class Lockstep:
         self._ready: dict[Replica, simpy.Event] = {}
         self._woken: list[simpy.Event] = []
         self._is_stepping = False
-        self._is_on = False
+        self._is_on = self._is_waking = False
 
     def join(self, replica: Replica) -> None:
         """A rank belongs to the group; it is about to fall asleep, as it has nothing to run."""
@@ -109,21 +109,17 @@ class Lockstep:
         """Begin a step as soon as every rank is ready or asleep."""
         if self._is_stepping or len(self._ready) + len(self._asleep) < len(self._planned):
             return
-        if not self._ready:
-            if not self._is_on:
-                return
-            if self.step == 1 or self.step % SYNC_STEPS == 0:
-                self._is_on = False
-                self.wave += 1
-                self.step = 0
-                self._on_wave(False)
-                return
-        start_s = self._clock.now
-        if not self._is_on:
-            self._is_on = True
+        if self._ready and not self._is_on:
+            self._wake_all()
+            return
+        if not self._is_on or not self._planned:
+            return
+        if not self._ready and (self.step == 1 or self.step % SYNC_STEPS == 0):
+            self._is_on = False
+            self.wave += 1
             self.step = 0
-            start_s += WAKE_S
-            self._on_wave(True)
+            self._on_wave(False)
+            return
         rows = [self._planned[replica].popleft() for replica in self._ready]
         num_dummies = len(self._planned) - len(rows)
         if num_dummies:
@@ -135,9 +131,24 @@ class Lockstep:
         self.num_dummies += num_dummies
         self._is_stepping = True
         seconds = together_seconds(self._step_time, np.array(rows), self._graph_tokens)
-        callbacks = self._clock.at(start_s + seconds).callbacks
+        callbacks = self._clock.at(self._clock.now + seconds).callbacks
         assert callbacks is not None
         callbacks.append(lambda _: self._end())
+
+    def _wake_all(self) -> None:
+        """A paused rank was given a request: a wave begins when the others have heard of it."""
+        if self._is_waking:
+            return
+        self._is_waking = True
+
+        def begin() -> None:
+            self._is_waking, self._is_on, self.step = False, True, 0
+            self._on_wave(True)
+            self._go_on()
+
+        callbacks = self._clock.at(self._clock.now + WAKE_S).callbacks
+        assert callbacks is not None
+        callbacks.append(lambda _: begin())
 
     def _end(self) -> None:
         """A step is over: ranks that have run process it, those that were woken plan."""
