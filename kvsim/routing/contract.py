@@ -96,11 +96,11 @@ class RoutedRequest:
         """
         keys = self._keys.get(unit_tokens)
         if keys is None:
-            keys = tuple(
-                (uid << POSITION_BITS) | end
-                for uid, first, last in self.runs(unit_tokens)
-                for end in range(first, last + 1, unit_tokens)
-            )
+            listed: list[int] = []
+            for uid, first, last in self.runs(unit_tokens):
+                span = uid << POSITION_BITS
+                listed.extend(range(span | first, (span | last) + 1, unit_tokens))
+            keys = tuple(listed)
             self._keys[unit_tokens] = keys
         return keys
 
@@ -216,6 +216,7 @@ class Router(Generic[ParametersT]):
     ) -> None:
         """A replica told what prefixes it has stored and removed (`prefix_key`s, block by block).
 
+        What stands in both was removed and then stored again: take out first, then enter.
         Comes only to routers whose `sees.events_after_s` is not None, so long after it was so.
         """
 

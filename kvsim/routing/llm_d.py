@@ -188,7 +188,7 @@ class LlmD(Router[LlmDParameters]):
 
 
 def token_load(index: LlmdIndex, share: Floats, prompt_tokens: int, views: Views) -> Floats:
-    """llm-d's token-load score: by tokens in flight and those of this request that are not cached."""
+    """llm-d's token-load score: by tokens in flight and what this request has uncached."""
     tokens = index.tokens(views) + (1.0 - share) * prompt_tokens
     return 1.0 - np.minimum(tokens, MOST_TOKENS) / MOST_TOKENS
 

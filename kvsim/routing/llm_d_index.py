@@ -88,8 +88,8 @@ class LlmdIndex:
         index = self._tiers.get(tier)
         if index is None:
             index = self._tiers[tier] = EventIndex(self.block_tokens)
-        index.store(replica, stored)
         index.remove(replica, removed)
+        index.store(replica, stored)
 
     def add(self, replica: int) -> None:
         """Make room for a replica."""

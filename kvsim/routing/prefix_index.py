@@ -15,6 +15,7 @@ import numpy as np
 from kvsim.routing.contract import POSITION_BITS, Run
 
 _POSITION = (1 << POSITION_BITS) - 1
+_NOBODY: dict[int, list[int]] = {}
 _FEW = 8
 """So many keys are faster told apart one by one than by numpy."""
 
@@ -74,27 +75,23 @@ class EventIndex:
     def overlap(self, runs: Iterable[Run]) -> dict[int, int]:
         """Tokens of each replica's leading blocks of a prompt; replicas with none are left out."""
         found: dict[int, int] = {}
-        going: list[int] | None = None
+        before = 0
         for uid, first, last in runs:
-            replicas = self._held.get(uid)
-            if not replicas:
-                break
-            further: list[int] = []
-            for replica in replicas if going is None else going:
-                there = replicas.get(replica)
-                if there is None:
-                    continue
-                reached = there[1] if there[0] <= first <= there[1] else 0
+            whole = False
+            for replica, there in self._held.get(uid, _NOBODY).items():
+                if before and found.get(replica) != before:
+                    continue  # it has not all that comes before
+                reached = there[1] if len(there) == 2 and there[0] <= first else 0
                 if len(there) > 2:
                     reached = _reached(there, first)
                 if reached >= last:
                     found[replica] = last
-                    further.append(replica)
+                    whole = True
                 elif reached >= first:
                     found[replica] = reached
-            if not further:
+            if not whole:
                 break
-            going = further
+            before = last
         return found
 
 
@@ -321,17 +318,22 @@ class ActiveBlocks:
     def __init__(self, unit_tokens: int) -> None:
         """Start with nothing active, for blocks of `unit_tokens`."""
         self._unit = unit_tokens
-        # Runs with one beginning: replica: {last block: requests that end there}
-        self._lasts: dict[int, dict[int, dict[int, int]]] = {}
+        # Of runs with one beginning, by replica: the furthest last block of an active request,
+        # and how many requests end at each.
+        self._reached: dict[int, dict[int, int]] = {}
+        self._lasts: dict[tuple[int, int], dict[int, int]] = {}
 
     def add(self, replica: int, runs: Iterable[Run]) -> int:
         """A request becomes active; returns how many blocks are new there."""
         new = 0
         for uid, first, last in runs:
-            replicas = self._lasts.setdefault((uid << POSITION_BITS) | first, {})
-            lasts = replicas.setdefault(replica, {})
-            reached = max(lasts) if lasts else first - self._unit
-            new += max(0, last - reached)
+            run = (uid << POSITION_BITS) | first
+            reached = self._reached.setdefault(run, {})
+            before = reached.get(replica)
+            if before is None or last > before:
+                new += last - (first - self._unit if before is None else before)
+                reached[replica] = last
+            lasts = self._lasts.setdefault((run, replica), {})
             lasts[last] = lasts.get(last, 0) + 1
         return new // self._unit
 
@@ -339,18 +341,22 @@ class ActiveBlocks:
         """A request that was added is active no more; returns how many blocks went with it."""
         gone = 0
         for uid, first, last in runs:
-            key = (uid << POSITION_BITS) | first
-            replicas = self._lasts[key]
-            lasts = replicas[replica]
-            lasts[last] -= 1
-            if lasts[last]:
+            run = (uid << POSITION_BITS) | first
+            lasts = self._lasts[run, replica]
+            if lasts[last] > 1:
+                lasts[last] -= 1
                 continue
             del lasts[last]
-            gone += max(0, last - (max(lasts) if lasts else first - self._unit))
-            if not lasts:
-                del replicas[replica]
-                if not replicas:
-                    del self._lasts[key]
+            reached = self._reached[run]
+            if lasts:
+                furthest = max(lasts)
+                gone += max(0, last - furthest)
+                reached[replica] = furthest
+                continue
+            gone += last - first + self._unit
+            del self._lasts[run, replica], reached[replica]
+            if not reached:
+                del self._reached[run]
         return gone // self._unit
 
     def shared(self, runs: Iterable[Run]) -> dict[int, int]:
@@ -358,12 +364,12 @@ class ActiveBlocks:
         unit = self._unit
         found: dict[int, int] = {}
         for uid, first, last in runs:
-            replicas = self._lasts.get((uid << POSITION_BITS) | first)
+            replicas = self._reached.get((uid << POSITION_BITS) | first)
             if not replicas:
                 break
-            for replica, lasts in replicas.items():
-                reached = next(iter(lasts)) if len(lasts) == 1 else max(lasts)
-                blocks = (min(reached, last) - first) // unit + 1
+            whole = (last - first) // unit + 1
+            for replica, reached in replicas.items():
+                blocks = whole if reached >= last else (reached - first) // unit + 1
                 found[replica] = found.get(replica, 0) + blocks
         return found
 

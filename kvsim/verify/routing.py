@@ -97,6 +97,7 @@ def _follow_vllm_dp(transcript: Transcript) -> Following:
     requests = _Requests(transcript)
     published: Publication | None = None
     wave: Publication | None = None
+    wave_ms = 0
     for line in transcript.lines:
         fields, op = line.fields, line.op
         if answered and "t" not in fields:
@@ -105,6 +106,8 @@ def _follow_vllm_dp(transcript: Transcript) -> Following:
         due_ms = round(coordinator.due_s * _MS_PER_S)
         if answered and op != "publish" and due_ms < now_ms:
             yield Answer(line.number, op, "publish t", None, due_ms)
+        if wave is not None and op != "wave":
+            yield Answer(line.number, op, "wave t", None, wave_ms)
         for name in ("client", "rank"):
             if name in fields and not (op == "arrive" and name == "rank"):
                 _check_replica(transcript, line, name, clients if name == "client" else ranks)
@@ -135,14 +138,14 @@ def _follow_vllm_dp(transcript: Transcript) -> Following:
             stamp = {name: fields.get(name, 0) for name in ("wave", "step")}
             coordinator.report(fields["rank"], as_counts(fields["counts"]), now_s, **stamp)
         elif op == "wave_start":
-            wave = coordinator.start_wave(fields["wave"], now_s)
+            wave, wave_ms = coordinator.start_wave(fields["wave"], now_s), now_ms
         elif op == "wave_complete":
-            wave = coordinator.complete_wave(fields["wave"], now_s)
+            wave, wave_ms = coordinator.complete_wave(fields["wave"], now_s), now_ms
         elif op == "publish":
             published = coordinator.publish(now_s)
             yield from _publication(line, published, due_ms)
         else:
-            yield from _publication(line, wave, now_ms)
+            yield from _publication(line, wave, wave_ms)
             wave = None
 
 
