@@ -22,7 +22,8 @@ from kvsim.errors import KvsimError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kvsim.study.node_capacity import NodeCapacity, SplitRow
+    from kvsim.study.layouts import SplitRow
+    from kvsim.study.node_capacity import NodeCapacity
 
 
 def capacity(

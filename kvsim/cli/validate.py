@@ -11,7 +11,7 @@ from kvsim.cli.terminal import ScenarioFile, Settings, make_console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kvsim.study.node_capacity import SplitRow
+    from kvsim.study.layouts import SplitRow
 
 
 def validate(scenario: ScenarioFile, settings: Settings = []) -> None:  # noqa: B006
@@ -19,7 +19,7 @@ def validate(scenario: ScenarioFile, settings: Settings = []) -> None:  # noqa: 
     from kvsim.cli.capacity import show_layouts
     from kvsim.scenario.description import describe
     from kvsim.scenario.reading import expand_variants, load_scenario, resolved_yaml
-    from kvsim.study.node_capacity import layouts
+    from kvsim.study.layouts import layouts
 
     loaded = load_scenario(scenario, settings)
     text = describe(expand_variants(loaded))

@@ -6,13 +6,14 @@ import contextlib
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import simpy
 
 from kvsim.cache.manager import Hit, KVCache
-from kvsim.cache.spec import FULL
 from kvsim.engine.clock import Clock
-from kvsim.engine.hooks import Observer, Pace, Ticket, Watcher
+from kvsim.engine.hits import why_no_longer
+from kvsim.engine.hooks import Ticket, Watcher
 from kvsim.engine.jobs import Job, StepPlan
 from kvsim.engine.offloading import Offloading
 from kvsim.engine.scheduler import Scheduler
@@ -20,6 +21,32 @@ from kvsim.metrics.records import NO_UTILIZATION, RequestLog, RequestRecord, Tim
 from kvsim.offload.transfers import Transfers
 from kvsim.times.step_time import StepTimeParams, request_seconds
 from kvsim.workload.request import Request
+
+
+class Observer(Protocol):
+    """Who looks at a replica in whole."""
+
+    def before_step(self, replica: Replica) -> None:
+        """A step is about to be planned; whoever has arrived is known."""
+
+    def after_step(self, replica: Replica) -> None:
+        """A step has ended, or several without an arrival or an end between them."""
+
+
+class Pace(Protocol):
+    """Who lets steps of several replicas begin and end together."""
+
+    def sleep(self, replica: Replica) -> None:
+        """A replica has nothing to run."""
+
+    def wake(self, replica: Replica) -> simpy.Event | None:
+        """It has again; what it waits for before it plans."""
+
+    def planned(self, replica: Replica) -> None:
+        """It has planned a step that computes something."""
+
+    def run(self, replica: Replica) -> simpy.Event:
+        """Its oldest step may begin; the event is its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,18 +442,6 @@ class Replica:
         record.external_hit_tokens = job.num_external
         record.hit_tokens = hit.tokens
         record.full_hit_tokens = max(hit.tokens, hit.junction)
-        record.hit_ended, record.group_hit_tokens = self._why_no_longer(record, hit)
-
-    def _why_no_longer(self, record: RequestRecord, hit: Hit) -> tuple[str, tuple[int, ...] | None]:
-        """Why a hit ended where it did, and the reach of each group where they differ."""
-        cache = self.cache
-        if not cache.config.enable_caching:
-            return "caching is off", None
-        reach = cache.reach_by_group(hit)
-        most = (record.prompt_tokens - 1) // cache.alignment_tokens * cache.alignment_tokens
-        if hit.tokens >= most:
-            return "end of prompt", None
-        # The first group that can serve no more than the hit is the one that ended it.
-        group = min(range(len(reach)), key=lambda g: (reach[g] > hit.tokens, cache.asked_at[g]))
-        kind = "full attention" if cache.config.groups[group].kind == FULL else "sliding window"
-        return f"group {group} ({kind})", None if len(set(reach)) == 1 else reach
+        record.hit_ended, record.group_hit_tokens = why_no_longer(
+            self.cache, record.prompt_tokens, hit
+        )

@@ -14,9 +14,8 @@ from kvsim.cache.manager import CacheConfig, KVCache
 from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import Server, SessionFeeder
-from kvsim.engine.hooks import Observer, Pace
 from kvsim.engine.jobs import SchedulerConfig
-from kvsim.engine.replica import Replica
+from kvsim.engine.replica import Observer, Pace, Replica
 from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.tiers import Tiers, make_tiers, tier_warnings
 from kvsim.errors import Problems

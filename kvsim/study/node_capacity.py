@@ -14,7 +14,6 @@ from kvsim.capacity.memory import (
 )
 from kvsim.capacity.requests import blocks_of_request, concurrency
 from kvsim.capacity.sessions import (
-    Caching,
     blocks_for_sessions,
     hits_of,
     session_blocks,
@@ -25,6 +24,7 @@ from kvsim.policies.chunks import chunk_bytes, num_chunks_in
 from kvsim.policies.profiles import PROFILES
 from kvsim.scenario import CpuOffload, Scenario
 from kvsim.scenario.keys import derive_blocks, reserve_of
+from kvsim.study.layouts import SplitRow, caching_of, layouts
 
 LENGTHS = (8_192, 32_768, 131_072, 524_288)
 """Lengths that are looked at besides the longest, where no other is asked for."""
@@ -111,35 +111,6 @@ class TierRow:
     num_chunks: int
     chunk_bytes: int
     sessions: Mapping[int, int]
-
-
-@dataclass(frozen=True)
-class SplitRow:
-    """The same GPUs, divided otherwise.
-
-    Attributes:
-        tensor_parallel: GPUs that split heads and weights.
-        data_parallel: ranks with a cache and requests of their own.
-        decode_context_parallel: GPUs that split the tokens of full attention.
-        num_blocks: of one rank's pool; None where it cannot be.
-        weight_bytes: of one GPU; None where it is not known.
-        rank_tokens: tokens of KV of one rank, in requests of the longest length.
-        node_tokens: of all ranks.
-        at_once: requests of the longest length, all ranks together.
-        sessions: of that length that stay cached, all ranks together.
-        problem: why it cannot be.
-    """
-
-    tensor_parallel: int
-    data_parallel: int
-    decode_context_parallel: int
-    num_blocks: int | None = None
-    weight_bytes: float | None = None
-    rank_tokens: int | None = None
-    node_tokens: int | None = None
-    at_once: float | None = None
-    sessions: int | None = None
-    problem: str | None = None
 
 
 @dataclass(frozen=True)
@@ -265,16 +236,6 @@ def node_capacity(
     )
 
 
-def _caching(scenario: Scenario, interval: int | None) -> Caching:
-    return Caching(
-        scenario.scheduler_block_tokens,
-        interval,
-        scenario.free_queue != "append",
-        scenario.max_in_flight_tokens,
-        scenario.plan_settings.max_num_batched_tokens,
-    )
-
-
 def _intervals(scenario: Scenario, unit: int) -> list[int | None]:
     if not PROFILES[scenario.engine.profile].has_retention or all(
         group.kind == "full" for group in scenario.model_spec.groups
@@ -288,7 +249,7 @@ def _intervals(scenario: Scenario, unit: int) -> list[int | None]:
 def _sessions(
     scenario: Scenario, num_blocks: int, length: int, interval: int | None, answer: int
 ) -> SessionsRow:
-    model, caching = scenario.model_spec, _caching(scenario, interval)
+    model, caching = scenario.model_spec, caching_of(scenario, interval)
     least, most = sessions_cached(model, caching, num_blocks, length)
     if not scenario.cache.enable_prefix_caching:
         return SessionsRow(interval, 0, 0, 0, 0, 0, 0)
@@ -347,7 +308,7 @@ def _tiers(scenario: Scenario, lengths: Sequence[int]) -> tuple[TierRow, ...]:
     if isinstance(tier, CpuOffload):
         per_chunk, own = tier.blocks_per_chunk, tier.num_chunks
     size = chunk_bytes(scenario.tier_block_sizes.pool_bytes, per_chunk, 1)
-    caching = _caching(scenario, scenario.retention_interval)
+    caching = caching_of(scenario, scenario.retention_interval)
     left = {x: session_blocks(scenario.model_spec, caching, x).left for x in lengths}
 
     def row(kind: str, num_chunks: int) -> TierRow:
@@ -360,59 +321,12 @@ def _tiers(scenario: Scenario, lengths: Sequence[int]) -> tuple[TierRow, ...]:
     return tuple(rows)
 
 
-def layouts(scenario: Scenario) -> tuple[SplitRow, ...]:
-    """The GPUs of a node divided in every way there is; none where there is one GPU."""
-    gpus, rows = scenario.node.gpus, []
-    if gpus == 1:
-        return ()
-    for ranks in (n for n in range(gpus, 0, -1) if gpus % n == 0):
-        for context in (n for n in (1, 2, 4, 8) if ranks % n == 0 and (n == 1 or ranks > 1)):
-            row = _split(scenario, ranks, gpus // ranks, context)
-            if context == 1 or row.problem is None:
-                rows.append(row)
-    return tuple(rows)
-
-
-def _split(scenario: Scenario, ranks: int, replicas: int, context: int) -> SplitRow:
-    sizes: dict[str, Any] = {
-        "node.tensor_parallel": ranks,
-        "node.data_parallel": replicas,
-        "node.decode_context_parallel": context,
-        "fleet": None,
-    }
-    if "pipeline_parallel" in scenario.node.model_fields_set:
-        sizes["node.pipeline_parallel"] = 1
-    try:
-        other = scenario.replace(sizes)
-        blocks = derive_blocks(other).num_blocks
-        row = _sessions(other, blocks, other.max_model_len, other.retention_interval, 1)
-        at_once = concurrency(
-            other.model_spec, blocks, other.max_model_len, other.max_in_flight_tokens
-        )
-    except KvsimError as error:
-        text = str(error).rpartition("\n")[2].strip()
-        return SplitRow(ranks, replicas, context, problem=text)
-    model = other.model_spec
-    tokens = int(at_once * other.max_model_len)
-    return SplitRow(
-        ranks,
-        replicas,
-        context,
-        blocks,
-        rank_weight_bytes(model, ranks, 1, replicas) if model.weight_bytes else None,
-        tokens,
-        replicas * tokens,
-        replicas * at_once,
-        replicas * row.sessions,
-    )
-
-
 def _needed(scenario: Scenario, num_sessions: int, length: int) -> Needed:
     if num_sessions < 1:
         raise KvsimError(f"sessions: {num_sessions} is below 1.")
 
     def fewest(one: Scenario) -> int:
-        caching = _caching(one, one.retention_interval)
+        caching = caching_of(one, one.retention_interval)
         return blocks_for_sessions(one.model_spec, caching, num_sessions, length)
 
     blocks = fewest(scenario)
