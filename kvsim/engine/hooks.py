@@ -1,13 +1,14 @@
-"""A request as a replica has it, and who hears of it."""
+"""A request and a step as a replica has them, and who hears of the request."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import simpy
 
 from kvsim.metrics.records import RequestRecord
+from kvsim.offload.transfers import Transfers
 from kvsim.workload.request import Request
 
 
@@ -36,3 +37,24 @@ class Ticket:
     record: RequestRecord
     done: simpy.Event | None
     watcher: Watcher | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step in flight.
+
+    Attributes:
+        computes: whether it computes anything; it takes no time otherwise.
+        transfers: what it moves; None without a tier.
+        names: of the requests that compute something, where there is a tier.
+        is_early: requests can run in the next step though their loads are under way.
+    """
+
+    computes: bool = True
+    transfers: Transfers | None = None
+    names: list[str] = field(default_factory=list)
+    is_early: bool = False
+
+
+IN_FLIGHT = Step()
+"""One without transfers."""

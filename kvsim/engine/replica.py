@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import simpy
 
 from kvsim.cache.manager import Hit, KVCache
 from kvsim.engine.clock import Clock
-from kvsim.engine.hits import why_no_longer
-from kvsim.engine.hooks import Ticket, Watcher
+from kvsim.engine.hooks import IN_FLIGHT, Step, Ticket, Watcher
 from kvsim.engine.jobs import Job, StepPlan
 from kvsim.engine.offloading import Offloading
+from kvsim.engine.reasons import too_large, why_never, why_no_longer
 from kvsim.engine.scheduler import Scheduler
 from kvsim.metrics.records import NO_UTILIZATION, RequestLog, RequestRecord, TimelineLog
-from kvsim.offload.transfers import Transfers
 from kvsim.times.step_time import StepTimeParams, request_seconds
 from kvsim.workload.request import Request
 
@@ -47,27 +45,6 @@ class Pace(Protocol):
 
     def run(self, replica: Replica) -> simpy.Event:
         """Its oldest step may begin; the event is its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A step in flight.
-
-    Attributes:
-        computes: whether it computes anything; it takes no time otherwise.
-        transfers: what it moves; None without a tier.
-        names: of the requests that compute something, where there is a tier.
-        is_early: requests can run in the next step though their loads are under way.
-    """
-
-    computes: bool = True
-    transfers: Transfers | None = None
-    names: list[str] = field(default_factory=list)
-    is_early: bool = False
-
-
-_IN_FLIGHT = _Step()
-"""One without transfers."""
 
 
 class Replica:
@@ -130,7 +107,7 @@ class Replica:
         self._one_by_one = one_by_one
         self._num_submitted = 0
         self._tickets: dict[Job, Ticket] = {}
-        self._steps: deque[_Step] = deque()  # in flight, the oldest first
+        self._steps: deque[Step] = deque()  # in flight, the oldest first
         self._num_calls = 0
         self._woken = clock.event()
         self._offloading = offloading
@@ -183,7 +160,7 @@ class Replica:
         record.replica = self.number
         self._num_submitted += 1
         ticket = Ticket(request, record, done, watcher)
-        reason = self._why_never(request)
+        reason = why_never(self.cache, request)
         if reason is not None:
             self._refuse(ticket, reason)
             return
@@ -229,22 +206,6 @@ class Replica:
         if not self._woken.triggered:
             self._woken.succeed()
 
-    def _why_never(self, request: Request) -> str | None:
-        """Why a request could not run even alone, or None."""
-        num_tokens = request.num_prompt_tokens + request.num_output_tokens
-        config = self.cache.config
-        if num_tokens > config.max_model_len:
-            return (
-                f"{request.num_prompt_tokens} prompt and {request.num_output_tokens} output tokens "
-                f"are more than max_model_len ({config.max_model_len})"
-            )
-        needed = self.cache.num_blocks_to_admit(request.num_prompt_tokens)
-        needed = max(needed, self.cache.num_blocks_to_hold(num_tokens - 1))
-        return None if needed < config.num_blocks else self._too_large(needed)
-
-    def _too_large(self, needed: int) -> str:
-        return f"needs {needed} blocks, and the pool has {self.cache.config.num_blocks - 1}"
-
     def _refuse(self, ticket: Ticket, reason: str) -> None:
         ticket.record.refused = reason
         self.num_refused += 1
@@ -277,11 +238,13 @@ class Replica:
             if self._observer is not None:
                 self._observer.before_step(self)
             if not self._one_by_one and self._pace is None and scheduler.only_decodes:
-                until_s = min(clock.peek(), max(self._next_entry_s, clock.now))
-                end_s, firsts, finished = scheduler.decode_run(self._step_time, clock.now, until_s)
-                self._follow_run()
-                if end_s > clock.now or finished:
-                    self.busy_s += end_s - clock.now
+                start_s = clock.now
+                until_s = min(clock.peek(), max(self._next_entry_s, start_s))
+                if self.number is not None:  # what happens to others is no concern of its own
+                    yield from self._decode_meanwhile(start_s)
+                    until_s = clock.now
+                end_s, firsts, finished = self._decode(start_s, until_s)
+                if end_s > start_s or finished:
                     yield clock.at(end_s)
                     if self._end(firsts, finished):
                         yield clock.at(end_s)
@@ -298,7 +261,7 @@ class Replica:
                 self._note_admission(job, hit, now_s)
             if plan.stuck is not None:
                 needed = self.cache.num_blocks_to_admit(plan.stuck.sequence.content.num_tokens)
-                self._refuse(self._tickets.pop(plan.stuck), self._too_large(needed))
+                self._refuse(self._tickets.pop(plan.stuck), too_large(self.cache, needed))
                 yield clock.at(now_s)  # whoever waits for it may submit the next one
                 continue
             self._hand_over(plan)
@@ -308,6 +271,40 @@ class Replica:
                 continue
             if steps:
                 yield from self._run_oldest(num_calls)
+
+    def _decode_meanwhile(self, start_s: float) -> Generator[simpy.Event, None, None]:
+        """Let time pass to where a run of decodes has to end, or to the next arrival here.
+
+        The steps are taken when it has passed. What they store and evict is told then, which is
+        with the next entry of the timeline at the latest; no router needs it before: a prompt can
+        hold an answer only when that has ended.
+        """
+        clock = self._clock
+        limit_s = max(self._next_entry_s, start_s)
+        end_s = self.scheduler.decode_horizon(self._step_time, start_s, limit_s)
+        if end_s <= start_s:
+            return
+        if self._woken.triggered:
+            self._woken = clock.event()
+        woken = self._woken
+        callbacks = clock.at(end_s).callbacks
+        assert callbacks is not None
+        callbacks.append(lambda _: _trigger(woken))
+        yield woken
+
+    def _decode(self, start_s: float, until_s: float) -> tuple[float, list[Job], list[Job]]:
+        """Take decode steps from one moment to the first end at or after another."""
+        end_s, scheduler = start_s, self.scheduler
+        while True:
+            begun_s = end_s
+            end_s, firsts, finished = scheduler.decode_run(self._step_time, begun_s, until_s)
+            self._follow_run()
+            if finished or firsts or end_s >= until_s or end_s == begun_s:
+                break
+            if self._observer is not None:  # what has filled up on the way
+                self._observer.after_step(self)
+        self.busy_s += end_s - start_s
+        return end_s, firsts, finished
 
     def _hand_over(self, plan: StepPlan) -> None:
         """A planned step stands behind those in flight; its loads begin."""
@@ -319,7 +316,7 @@ class Replica:
         elif offloading is None:
             return
         if offloading is None or transfers is None:
-            self._steps.append(_IN_FLIGHT)
+            self._steps.append(IN_FLIGHT)
             return
         offloading.begin(transfers.loads)
         offloading.begin_disk()
@@ -331,7 +328,7 @@ class Replica:
         if is_early:
             self.scheduler.complete(offloading.let_run_early(transfers.loads))
         names = [job.request.request_id for job, _ in self.scheduler.scheduled()]
-        self._steps.append(_Step(bool(plan.num_computing), transfers, names, is_early))
+        self._steps.append(Step(bool(plan.num_computing), transfers, names, is_early))
 
     def _run_oldest(self, num_calls: int) -> Generator[simpy.Event, None, None]:
         """The oldest step runs to its end.
@@ -373,7 +370,7 @@ class Replica:
     def _follow_run(self) -> None:
         """After a run of steps without transfers as many are in flight as the scheduler says."""
         self._steps.clear()
-        self._steps.extend([_IN_FLIGHT] * self.scheduler.num_in_flight)
+        self._steps.extend([IN_FLIGHT] * self.scheduler.num_in_flight)
 
     def _sleep(self, num_calls: int) -> Generator[simpy.Event, None, None]:
         """Until somebody arrives or a transfer is done, after so many times that it was so."""
@@ -445,3 +442,8 @@ class Replica:
         record.hit_ended, record.group_hit_tokens = why_no_longer(
             self.cache, record.prompt_tokens, hit
         )
+
+
+def _trigger(event: simpy.Event) -> None:
+    if not event.triggered:
+        event.succeed()

@@ -37,6 +37,7 @@ from kvsim.engine.stepping import (
     SERIAL,
     SLOT,
     any_prefill,
+    decode_horizon,
     decode_run,
     draw_accepted,
     end_step,
@@ -215,6 +216,19 @@ class Scheduler(Admission):
             and (not (self.waiting or self.loading) or num >= self.config.most_running)
             and not any_prefill(self.cache.arrays, self._batch, num)
         )
+
+    def decode_horizon(self, params: StepTimeParams, now_s: float, limit_s: float) -> float:
+        """When a run of decodes from now on would end if nobody came; ``now_s`` if not known.
+
+        Args:
+            params: what a step's time depends on.
+            now_s: as for `decode_run`.
+            limit_s: it ends with the first step that ends then or later.
+        """
+        if self.config.acceptance:
+            return now_s
+        batch, num = self._batch, len(self.running)
+        return float(decode_horizon(self.cache.arrays, params, batch, num, now_s, limit_s))
 
     def decode_run(
         self, params: StepTimeParams, now_s: float, until_s: float

@@ -39,7 +39,7 @@ def fleet_figures(
     events = () if scenario.fleet is None else scenario.fleet.events or ()
     figures = FleetFigures(
         num_nodes=scenario.num_nodes,
-        router=scenario.router[0],
+        router=scenario.router[0] if len(front.targets) > 1 else "vllm-dp",
         replicas=replicas,
         duplicate_share=caches.mean_duplicate_share,
         duplicate_tokens=caches.num_duplicate_tokens,

@@ -128,6 +128,11 @@ class Front:
         if sees.published:
             nodes.on_counts = self._publish
 
+    @property
+    def targets(self) -> list[int]:
+        """What routers could choose among from the start, or can now."""
+        return self._deciders[0].views.replicas
+
     # --- requests ---
 
     def submit(self, request: Request, done: simpy.Event | None = None) -> None:

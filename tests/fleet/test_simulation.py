@@ -49,9 +49,21 @@ def test_round_robin_is_as_many_runs_of_the_split_workload(one_by_one: bool) -> 
         pd.testing.assert_frame_equal(own[columns], apart[columns])
 
 
-def test_steps_one_by_one_are_the_same() -> None:
-    made = scenario(fleet={"nodes": 3, "router": {"kind": "dynamo-kv"}})
-    pd.testing.assert_frame_equal(fleet(made), fleet(made, one_by_one=True))
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(
+    ("num_blocks", "router"), [(400, {"kind": "dynamo-kv"}), (60, "least-requests")]
+)
+def test_steps_one_by_one_are_the_same(num_blocks: int, router: Any, asynchronous: bool) -> None:
+    """Runs of decodes are taken when they are over; what they evict is told then."""
+    engine = {"max_model_len": 4096, "max_num_batched_tokens": 256, "max_num_seqs": 8}
+    made = scenario(
+        fleet={"nodes": 3, "router": router},
+        engine={**engine, "async_scheduling": asynchronous},
+        node={"num_blocks": num_blocks},
+    )
+    told = [] if num_blocks == 400 else ["cached_elsewhere_tokens"]
+    runs = [fleet(made, one_by_one=one_by_one).drop(columns=told) for one_by_one in (False, True)]
+    pd.testing.assert_frame_equal(*runs)
 
 
 def test_a_seed_is_a_run_and_several_routers_are_others() -> None:
