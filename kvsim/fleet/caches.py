@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, pairwise
 
 import numpy as np
 
@@ -144,20 +144,25 @@ class FleetCaches:
         return (self.holders.num_held - self.holders.num_keys) * self.holders.block_size
 
     def _tell(self, target: int, log: Ints) -> None:
-        """Put what was logged on its way to routers, a moment at a time."""
+        """Put what was logged on its way to routers."""
         keys, whats, times = log[:, (log[0] & ((1 << GROUP_BITS) - 1)) == self.holders.group]
         if not len(keys):
             return
         position = ((keys >> GROUP_BITS) & ((1 << POSITION_BITS) - 1)) * self.holders.block_size
         prefixes = (keys >> (POSITION_BITS + GROUP_BITS) << POSITION_BITS) | position
         enters = (whats == ENTERED) | (whats == ENTERED_AGAIN)
-        # Runs of one moment and one kind, in order: a block may be removed and entered again.
-        changes = np.flatnonzero((np.diff(times) != 0) | (np.diff(enters) != 0)) + 1
-        starts, ends = [0, *changes.tolist()], [*changes.tolist(), len(keys)]
-        for start, end in zip(starts, ends, strict=True):
-            told = prefixes[start:end].tolist()
-            stored, removed = (told, []) if enters[start] else ([], told)
-            at_s = float(times[start]) * _NS
-            for decider, delay_s in self._listeners:
-                item = (at_s + delay_s, next(self._number), decider, target, stored, removed)
-                heapq.heappush(self._pending, item)
+        stored, removed = prefixes[enters].tolist(), prefixes[~enters].tolist()
+        if stored and removed and not set(stored).isdisjoint(removed):
+            # Runs of one kind, in order: a block was removed and entered again, or the reverse.
+            changes = (np.flatnonzero(np.diff(enters)) + 1).tolist()
+            for start, end in pairwise([0, *changes, len(keys)]):
+                told = prefixes[start:end].tolist()
+                self._send(target, times[end - 1], *((told, []) if enters[start] else ([], told)))
+        else:
+            self._send(target, times[-1], stored, removed)
+
+    def _send(self, target: int, time_ns: int, stored: list[int], removed: list[int]) -> None:
+        for decider, delay_s in self._listeners:
+            at_s = float(time_ns) * _NS + delay_s
+            item = (at_s, next(self._number), decider, target, stored, removed)
+            heapq.heappush(self._pending, item)
