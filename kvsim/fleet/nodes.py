@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from kvsim.engine.clock import Clock
 from kvsim.engine.replica import Replica
 from kvsim.engine.simulation import Engine, make_engine
+from kvsim.engine.tiers import SharedTiers
 from kvsim.fleet.balancing import Clients, Counting
 from kvsim.fleet.caches import LOG_ENTRIES_A_BLOCK, FleetCaches
 from kvsim.fleet.lockstep import GRAPH_TOKENS_MAX, Lockstep
 from kvsim.metrics.records import RequestLog
+from kvsim.offload.mooncake import MooncakeStore
 from kvsim.scenario import Scenario
 from kvsim.scenario.keys import derive_blocks
 from kvsim.times.step_time import StepTimeParams
@@ -132,6 +134,7 @@ class Nodes:
         self._requests = requests
         self._one_by_one = one_by_one
         self._log_entries = LOG_ENTRIES_A_BLOCK * derive_blocks(scenario).num_blocks
+        self._store: MooncakeStore | None = None
         self._ranks = scenario.node.data_parallel
         self._is_hybrid = scenario.balancing == "hybrid"
         self._group_of: dict[int, tuple[EngineGroup, int]] = {}  # and the number in it, by replica
@@ -179,6 +182,7 @@ class Nodes:
             group = EngineGroup(self._clock, scenario, self._step_time, ranks)
             self.groups.append(group)
             first = 0
+        shared = SharedTiers(self._store)
         lives = []
         for rank in range(ranks):
             replica = number * ranks + rank
@@ -193,7 +197,9 @@ class Nodes:
                 number=replica,
                 pace=group.pace,
                 observer=self,
+                shared=shared,
             )
+            self._store = shared.store  # one for the fleet; it outlives its nodes
             if group.pace is not None:
                 group.pace.join(engine.replica)
             if group.counting is not None:
