@@ -31,7 +31,7 @@ CHECKS_BOUNDS = os.environ.get("KVSIM_BOUNDSCHECK", "0") not in ("", "0")
 """Whether compiled code checks the bounds of its arrays."""
 
 _PACKAGE = Path(__file__).parent
-_ROOMS = ("cache", "policies", "times", "offload", "engine")
+_ROOMS = ("cache", "policies", "times", "offload", "engine", "fleet")
 _SOURCES = ("jit.py", *(f"{room}/*.py" for room in _ROOMS))
 
 

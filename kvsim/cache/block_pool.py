@@ -39,6 +39,13 @@ INDEX_ROW = np.dtype([("home", np.int32), ("block", np.int32)])
 FREE, EVICTED, FREE_CACHED, NUM_BLOCKS, CACHED_BY_GROUP = 0, 1, 2, 3, 4
 NUM_GROUPS_MAX = 1 << GROUP_BITS
 EVICTED_BY = CACHED_BY_GROUP + NUM_GROUPS_MAX
+# In a pool that keeps a log of what is entered and removed, behind these: how many entries there
+# are, how many of them have a time; then a row for each of keys, of what was done, and of times.
+LOG_LENGTH = EVICTED_BY + NUM_GROUPS_MAX**2
+LOG_STAMPED, LOG = LOG_LENGTH + 1, LOG_LENGTH + 2
+LOG_ROWS = 3
+# What was done: entered as the first under its key or not; removed as the last one or not.
+ENTERED, ENTERED_AGAIN, REMOVED, REMOVED_ONE = range(4)
 
 _CACHE_LINE_BYTES = 64
 _LINE_BITS = 4  # sixteen places of the index, two neighbouring cache lines
@@ -55,7 +62,8 @@ class Pool(NamedTuple):
         hash_index: ``INDEX_ROW``, a power of two long: the block that was entered first under a key
             (0 where a place is empty), and the place this key would like to have.
         totals: int64: blocks in the free queue, evictions so far, blocks in the free queue with a
-            key, all blocks; then by group, see ``CACHED_BY_GROUP`` and ``EVICTED_BY``.
+            key, all blocks; then by group, see ``CACHED_BY_GROUP`` and ``EVICTED_BY``; and a log,
+            see ``LOG``.
     """
 
     blocks: Rows
@@ -70,17 +78,56 @@ def aligned_rows(num_rows: int, dtype: np.dtype[np.void]) -> Rows:
     return raw[start : start + num_rows * dtype.itemsize].view(dtype)
 
 
-def make_pool(num_blocks: int) -> Pool:
-    """A pool of ``num_blocks`` blocks (block 0 included), all free in the order of their ids."""
+def make_pool(num_blocks: int, log_entries: int = 0) -> Pool:
+    """A pool of ``num_blocks`` blocks (block 0 included), all free in the order of their ids.
+
+    Args:
+        num_blocks: blocks.
+        log_entries: what is entered and removed is logged, up to so many at a time; 0 for no log.
+    """
     blocks = aligned_rows(num_blocks, BLOCK_ROW)
     ids = np.arange(num_blocks, dtype=np.int32)
     blocks["before"] = np.roll(ids, 1)
     blocks["after"] = np.roll(ids, -1)
-    totals = np.zeros(EVICTED_BY + NUM_GROUPS_MAX**2, dtype=np.int64)
+    log = LOG + LOG_ROWS * log_entries if log_entries else LOG_LENGTH
+    totals = np.zeros(log, dtype=np.int64)
     totals[FREE] = num_blocks - 1
     totals[NUM_BLOCKS] = num_blocks
     size = 1 << max(_LINE_BITS, (4 * num_blocks - 1).bit_length())
     return Pool(blocks, aligned_rows(size, INDEX_ROW), totals)
+
+
+# --- the log ---
+
+
+@njit
+def _note(totals: Ints, key: int, what: int) -> None:
+    """Log an entry, where there is a log; only counted where it is full."""
+    if len(totals) == LOG_LENGTH:
+        return
+    number = totals[LOG_LENGTH]
+    size = (len(totals) - LOG) // LOG_ROWS
+    if number < size:
+        totals[LOG + number] = key
+        totals[LOG + size + number] = what
+    totals[LOG_LENGTH] = number + 1
+
+
+@njit
+def stamp(totals: Ints, time_ns: int) -> None:
+    """Say when what was logged last becomes known, where there is a log."""
+    if len(totals) == LOG_LENGTH:
+        return
+    size = (len(totals) - LOG) // LOG_ROWS
+    for number in range(totals[LOG_STAMPED], min(size, totals[LOG_LENGTH])):
+        totals[LOG + 2 * size + number] = time_ns
+    totals[LOG_STAMPED] = min(size, totals[LOG_LENGTH])
+
+
+@njit
+def log_fills(totals: Ints) -> bool:
+    """Whether a quarter of the log is used; one without entries does not fill."""
+    return len(totals) > LOG_LENGTH and 4 * LOG_ROWS * totals[LOG_LENGTH] > len(totals) - LOG
 
 
 # --- the hash index ---
@@ -140,6 +187,7 @@ def enter_block(pool: Pool, block: int, key: int) -> None:
             row.place = place
             row.same_before = block
             row.same_after = block
+            _note(pool.totals, key, ENTERED)
             return
         if index[place].home == home and blocks[first].key == key:
             end = blocks[first].same_before
@@ -148,6 +196,7 @@ def enter_block(pool: Pool, block: int, key: int) -> None:
             row.same_before = end
             row.same_after = first
             blocks[first].same_before = block
+            _note(pool.totals, key, ENTERED_AGAIN)
             return
         place = (place + 1) & last
 
@@ -158,9 +207,10 @@ def remove_block(pool: Pool, block: int) -> None:
     blocks, index = pool.blocks, pool.hash_index
     row = blocks[block]
     pool.totals[CACHED_BY_GROUP + group_of(row.key)] -= 1
-    row.key = 0
     gap: int = row.place
     heir: int = row.same_after
+    _note(pool.totals, row.key, REMOVED if heir == block else REMOVED_ONE)
+    row.key = 0
     if heir != block:
         blocks[row.same_before].same_after = heir
         blocks[heir].same_before = row.same_before

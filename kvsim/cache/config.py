@@ -30,6 +30,8 @@ class CacheConfig:
         prefix_match_unit: tokens a key stands for, where groups of states let hits end inside a
             block; None is the greatest common divisor of the groups' blocks.
         context_parallel: ranks that share each full-attention block, whose size here is of all.
+        log_entries: what is entered in the index and removed is logged, up to so many entries
+            between two calls of `take_log`; 0 for no log.
         shared_prefix_checkpoint: with EAGLE a state is kept at a junction inside a block as well.
 
     Raises:
@@ -49,6 +51,7 @@ class CacheConfig:
     prefix_match_unit: int | None = None
     shared_prefix_checkpoint: bool = False
     context_parallel: int = 1
+    log_entries: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no engine would accept."""

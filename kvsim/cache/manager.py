@@ -19,15 +19,20 @@ from kvsim.cache.block_pool import (
     EVICTED_BY,
     FREE,
     FREE_CACHED,
+    LOG,
+    LOG_LENGTH,
+    LOG_ROWS,
+    LOG_STAMPED,
     NUM_GROUPS_MAX,
     Ids,
     aligned_rows,
     find_block,
     forget_all,
     make_pool,
+    stamp,
 )
 from kvsim.cache.config import CacheConfig
-from kvsim.cache.content import Content, block_key
+from kvsim.cache.content import Content, Ints, block_key
 from kvsim.cache.coordinator import (
     NOT_FIRST,
     REACH,
@@ -188,7 +193,7 @@ class KVCache:
             spans=np.zeros((0, 2, 16), dtype=np.int64),
         )
         self.core = Core(
-            pool=make_pool(config.num_blocks),
+            pool=make_pool(config.num_blocks, config.log_entries),
             tables=tables,
             rules=rules,
             answer=np.zeros(REACH + len(groups), dtype=np.int64),
@@ -505,7 +510,9 @@ class KVCache:
         Rows and counts are in the order of the groups.
         """
         num = len(self.config.groups)
-        counts = self.core.pool.totals[EVICTED_BY:].reshape(NUM_GROUPS_MAX, NUM_GROUPS_MAX)
+        counts = self.core.pool.totals[EVICTED_BY:LOG_LENGTH].reshape(
+            NUM_GROUPS_MAX, NUM_GROUPS_MAX
+        )
         return counts[:num, :num].tolist()  # type: ignore[no-any-return]
 
     def num_computed(self, sequence: Sequence) -> int:
@@ -634,6 +641,28 @@ class KVCache:
         """Ids of the cached blocks, rising; int32."""
         keys = self.core.pool.blocks["key"][: self.config.num_blocks]
         return np.flatnonzero(keys).astype(np.int32)
+
+    def stamp_log(self, time_ns: int) -> None:
+        """Say when what was logged since the last call becomes known."""
+        stamp(self.core.pool.totals, time_ns)
+
+    def take_log(self) -> Ints | None:
+        """What was entered and removed since the last call, oldest first.
+
+        Returns:
+            int64 [3, entries]: keys, what was done (`ENTERED` and so on), and when it became known
+            in ns. None where the log was too short: what was done then is lost.
+        """
+        totals = self.core.pool.totals
+        if len(totals) == LOG_LENGTH:
+            raise ValueError("this cache keeps no log")
+        size = (len(totals) - LOG) // LOG_ROWS
+        number = int(totals[LOG_LENGTH])
+        totals[LOG_LENGTH] = totals[LOG_STAMPED] = 0
+        if number > size:
+            return None
+        log: Ints = totals[LOG:].reshape(LOG_ROWS, size)[:, :number].copy()
+        return log
 
     def _note_beyond(self, hit: Hit | None) -> None:
         """By how much the hit in hand is exceeded by groups that are not cut back to it."""

@@ -88,7 +88,7 @@ def derive_num_blocks(
         kv_cache_bytes: of one GPU; instead of what utilization, weights and the reserve leave.
         activation_reserve_reason: said beside the reserve.
         pipeline_parallel: stages, among which weights are split evenly.
-        data_parallel: replicas, among which experts are split too.
+        data_parallel: ranks with requests of their own, among which experts are split too.
 
     Raises:
         Problems: the model does not say what its weights or blocks need.
@@ -135,7 +135,7 @@ def derive_num_blocks(
     if pipeline_parallel > 1:
         over += f" of {pipeline_parallel} stages"
     if data_parallel > 1 and model.expert_bytes:
-        over += f", experts over {data_parallel} replicas"
+        over += f", experts over {data_parallel} such ranks"
     lines = (
         f"  {_gib(gpu.hbm_bytes)} HBM of a {gpu.name} that can be allocated"
         + _because(gpu.origins.get("hbm_bytes")),
@@ -195,10 +195,10 @@ def _division(
 def rank_weight_bytes(
     model: Model, tensor_parallel: int, pipeline_parallel: int = 1, data_parallel: int = 1
 ) -> float:
-    """Bytes of weights on one GPU: split evenly by ranks and stages, experts by replicas too.
+    """Bytes of weights on one GPU: split evenly by ranks and stages, experts by data too.
 
     Stages differ by embedding and head, which is left out here. Experts are split over all ranks
-    of all replicas with or without expert parallelism (vLLM 0.33.0, FusedMoEParallelConfig).
+    of all kinds with or without expert parallelism (vLLM 0.33.0, FusedMoEParallelConfig).
     """
     whole, experts = model.weight_bytes or 0.0, model.expert_bytes
     split = tensor_parallel * pipeline_parallel

@@ -23,6 +23,8 @@ from kvsim.cli.terminal import (
 )
 from kvsim.errors import KvsimError
 
+_MOST_TABLES = 4  # of replicas, one a variant
+
 
 def run(
     scenario: ScenarioFile,
@@ -82,10 +84,21 @@ def run(
 
 
 def _show(summaries: Mapping[str, Mapping[str, Any]], out_dir: Path, wide: bool) -> None:
+    from kvsim.results.fleet_tables import fleet_lines, replica_table
     from kvsim.results.tables import notes_by_name, summary_table
 
     console = make_console()
     print_table(console, summary_table(summaries, None if wide else console.width))
+    for name, summary in summaries.items():
+        fleet = summary.get("fleet")
+        if fleet is None:
+            continue
+        console.print()
+        for line in fleet_lines(fleet):
+            said = f"{name}: {line}" if len(summaries) > 1 else line
+            console.print(said, highlight=False, markup=False)
+        if len(fleet["replicas"]) > 1 and len(summaries) <= _MOST_TABLES:
+            print_table(console, replica_table(fleet))
     told = [(summary.get("step_times") or {}).get("says") for summary in summaries.values()]
     for says in dict.fromkeys(text for text in told if text):
         console.print(says, style="dim", highlight=False, markup=False)

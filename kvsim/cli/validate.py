@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kvsim.cli.terminal import ScenarioFile, Settings
+from kvsim.cli.terminal import ScenarioFile, Settings, make_console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kvsim.study.layouts import SplitRow
 
 
 def validate(scenario: ScenarioFile, settings: Settings = []) -> None:  # noqa: B006
     """Check a scenario: print it as resolved and what follows from it, or all its problems."""
+    from kvsim.cli.capacity import show_layouts
     from kvsim.scenario.description import describe
     from kvsim.scenario.reading import expand_variants, load_scenario, resolved_yaml
+    from kvsim.study.layouts import layouts
 
     loaded = load_scenario(scenario, settings)
     text = describe(expand_variants(loaded))
@@ -24,3 +32,9 @@ def validate(scenario: ScenarioFile, settings: Settings = []) -> None:  # noqa: 
         text += "".join(f"\n  {point.message}" for point in wrong[:1])
         text += f"\n  That is wrong with {len(wrong)} of them." if wrong else ""
     sys.stdout.write(f"{resolved_yaml(loaded, Path.cwd())}\n{text}\n")
+    divided: dict[tuple[SplitRow, ...], Console] = {}
+    for one in expand_variants(loaded).values():
+        divided.setdefault(layouts(one), make_console())
+    for rows, console in divided.items():
+        if rows:
+            show_layouts(console, rows)

@@ -37,6 +37,7 @@ from kvsim.engine.stepping import (
     SERIAL,
     SLOT,
     any_prefill,
+    decode_horizon,
     decode_run,
     draw_accepted,
     end_step,
@@ -45,7 +46,7 @@ from kvsim.engine.stepping import (
     step_duration,
 )
 from kvsim.offload.transfers import Connector
-from kvsim.times.step_time import StepTimeParams
+from kvsim.times.step_time import Floats, StepTimeParams, count_step
 from kvsim.workload.request import Request
 
 
@@ -175,6 +176,12 @@ class Scheduler(Admission):
         batch.seconds[newest] = seconds
         return seconds
 
+    def count_step(self, params: StepTimeParams, row: Floats) -> None:
+        """Write what the step holds whose ``duration_s`` was asked for last; see `count_step`."""
+        batch = self._batch
+        num = int(np.count_nonzero(batch.scheduled[: len(self.running)]))
+        count_step(params, batch.packed[0], batch.packed[1], num, row)
+
     @property
     def oldest_duration_s(self) -> float:
         """Seconds that the oldest step in flight takes."""
@@ -213,6 +220,19 @@ class Scheduler(Admission):
             and (not (self.waiting or self.loading) or num >= self.config.most_running)
             and not any_prefill(self.cache.arrays, self._batch, num)
         )
+
+    def decode_horizon(self, params: StepTimeParams, now_s: float, limit_s: float) -> float:
+        """When a run of decodes from now on would end if nobody came; ``now_s`` if not known.
+
+        Args:
+            params: what a step's time depends on.
+            now_s: as for `decode_run`.
+            limit_s: it ends with the first step that ends then or later.
+        """
+        if self.config.acceptance:
+            return now_s
+        batch, num = self._batch, len(self.running)
+        return float(decode_horizon(self.cache.arrays, params, batch, num, now_s, limit_s))
 
     def decode_run(
         self, params: StepTimeParams, now_s: float, until_s: float

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.cache.block_pool import FREE
+from kvsim.cache.block_pool import FREE, log_fills, stamp
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import (
     NOT_FIRST,
@@ -337,6 +337,54 @@ def any_prefill(arrays: Arrays, batch: Batch, num_running: int) -> bool:
 
 
 @njit
+def decode_horizon(
+    arrays: Arrays,
+    params: StepTimeParams,
+    batch: Batch,
+    num_running: int,
+    now_s: float,
+    limit_s: float,
+) -> float:
+    """When a ``decode_run`` from now on would end if nobody came; nothing is changed.
+
+    It ends at the first finished request, at the first end of a step at or after ``limit_s``, or
+    where room could run short. Without draft tokens: how many are
+    accepted is seen when steps are taken.
+
+    Returns:
+        The time, the very one at which that step will end; ``now_s`` where no step can be taken.
+    """
+    core = assemble(arrays)
+    settings, meter = batch.settings, batch.meter
+    num_steps = np.int64(1) << 40
+    for i in range(num_running):
+        sequence = core.tables.sequences[batch.slots[i]]
+        num_steps = min(num_steps, sequence.end_tokens - sequence.num_tokens)
+        batch.packed[0, i] = 1
+        batch.packed[1, i] = sequence.num_computed
+    most_blocks = num_running * len(core.tables.groups)
+    free = core.pool.totals[FREE]
+    ahead = meter[IN_FLIGHT]
+    planned = 0
+    for step in range(num_steps):
+        if step < ahead:
+            now_s += batch.seconds[(meter[OLDEST] + step) % settings[DEPTH]]
+        else:
+            taken = 0
+            for group in core.tables.groups:
+                taken += num_running * (planned // group.block_size + min(planned, 1))
+            if free - taken < most_blocks:
+                return now_s
+            now_s += step_seconds(params, batch.packed[0], batch.packed[1], num_running)
+            planned += 1
+            for i in range(num_running):
+                batch.packed[1, i] += 1
+        if now_s >= limit_s:
+            break
+    return now_s
+
+
+@njit
 def decode_run(
     arrays: Arrays,
     params: StepTimeParams,
@@ -382,6 +430,7 @@ def decode_run(
             return now_s, 0
         now_s += batch.seconds[meter[OLDEST]]
         num_outcomes = end_step(arrays, batch)
-        if now_s >= until_s:
+        stamp(core.pool.totals, int(now_s * 1e9))
+        if now_s >= until_s or log_fills(core.pool.totals):
             break
     return now_s, num_outcomes

@@ -250,6 +250,9 @@ def _write_files(directory: Path, result: RunResult, scenario_yaml: str) -> None
         ("requests.parquet", result.requests, _requests_schema()),
         ("timeline.parquet", result.timeline, _timeline_schema()),
     ):
+        for column in frame.columns:
+            if column not in schema.names:  # those of a fleet
+                schema = schema.append(pa.field(column, pa.int64()))
         table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
         pq.write_table(table, directory / name, compression="zstd")
     provenance = {"variant": result.variant, **result.provenance}

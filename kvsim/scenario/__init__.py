@@ -6,13 +6,14 @@ files through it. What a field is for stands in its description, and for users i
 May come in: capacity, times, the catalog, policies and the ground.
 """
 
+from kvsim.scenario.fleet import Fleet, FleetEvent, Pool, Pools
 from kvsim.scenario.model import AttentionTermConfig, CustomModel, KVGroupConfig, KVReadConfig
+from kvsim.scenario.node import Node
 from kvsim.scenario.offload import CpuOffload, DiskTier, MooncakeOffload, OwnLink
 from kvsim.scenario.parts import (
     Cache,
     ConstantStepTime,
     Engine,
-    Node,
     Objective,
     Output,
     RooflineStepTime,
@@ -32,6 +33,8 @@ __all__ = [
     "CustomModel",
     "DiskTier",
     "Engine",
+    "Fleet",
+    "FleetEvent",
     "KVGroupConfig",
     "KVReadConfig",
     "MooncakeOffload",
@@ -39,6 +42,8 @@ __all__ = [
     "Objective",
     "Output",
     "OwnLink",
+    "Pool",
+    "Pools",
     "Reuse",
     "RooflineStepTime",
     "Scenario",

@@ -65,9 +65,9 @@ def _describe_one(scenario: Scenario) -> str:
     elif isinstance(scenario.step_time, TableStepTime):
         lines.append(f"  table of measured steps: {scenario.step_time.file}")
     elif gpu is not None:
+        from kvsim.scenario.layout import step_layout
         from kvsim.times.constants import constants_of
         from kvsim.times.roofline import overrides, roofline_notes
-        from kvsim.times.work import Layout
 
         chosen_roofline = scenario.step_time
         lines += [
@@ -75,12 +75,7 @@ def _describe_one(scenario: Scenario) -> str:
             for note in roofline_notes(
                 model,
                 gpu,
-                Layout(
-                    scenario.num_ranks,
-                    draft_tokens=0
-                    if scenario.engine.speculative is None
-                    else scenario.engine.speculative.tokens,
-                ),
+                step_layout(scenario),
                 engine=chosen_roofline.engine,
                 asynchronous=scenario.async_scheduling,
                 constants=None

@@ -11,6 +11,7 @@ from kvsim.policies.chunks import chunk_bytes, interval_problem, num_chunks_in
 from kvsim.policies.profiles import PROFILES, retention_problem
 from kvsim.scenario.fields import TOKENS_MAX
 from kvsim.scenario.files import PATH_KEYS, named_files
+from kvsim.scenario.fleet_rules import fleet_problems
 from kvsim.scenario.keys import ScenarioKeys, derive_blocks
 from kvsim.scenario.model import NUM_GROUPS_MAX, CustomModel
 from kvsim.scenario.offload import CpuOffload
@@ -54,6 +55,7 @@ def broken(scenario: ScenarioKeys) -> Iterator[Problem]:
     yield from _lengths(scenario)
     yield from divided
     yield from _node(scenario)
+    yield from fleet_problems(scenario)
     yield from _engine(scenario)
     needs = list(_needs(scenario))
     yield from needs
@@ -88,12 +90,9 @@ def not_simulated(scenario: ScenarioKeys) -> Iterator[Problem]:
     if scenario.node.pipeline_parallel > 1:
         text = f"{scenario.node.pipeline_parallel} stages are not simulated yet. {remedy}"
         yield Problem("node.pipeline_parallel", text)
-    if scenario.node.data_parallel > 1:
-        text = (
-            f"{scenario.node.data_parallel} replicas are not simulated: use one, on its GPUs and "
-            f"with its share of the requests. {remedy}"
-        )
-        yield Problem("node.data_parallel", text)
+    if scenario.fleet is not None and scenario.fleet.pools is not None:
+        text = "prefill and decode apart are not simulated yet. Leave pools out."
+        yield Problem("fleet.pools", text)
 
 
 def _states(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
@@ -298,14 +297,18 @@ def _sizes(scenario: ScenarioKeys) -> Iterator[Problem]:
     about = ("node.gpus", "node.pipeline_parallel", "node.data_parallel")
     sizes = f"{scenario.num_ranks}" + (f" x {others}" if others > 1 else "")
     if others > 1 and node.tensor_parallel is None and node.gpus % others:
-        text = f"is not given, and {others} replicas and stages do not divide {node.gpus} GPUs."
+        text = f"is not given, and {others} ranks and stages do not divide {node.gpus} GPUs."
         yield Problem(place, f"{text} Use other sizes.", about)
     elif used < node.gpus:
+        idle = node.gpus - used
+        which = f"GPU {used}" if idle == 1 else f"GPUs {used} to {node.gpus - 1}"
+        fits = node.gpus // scenario.num_ranks
+        ways = [f"{node.gpus // others}"] if not node.gpus % others else []
+        if not node.gpus % scenario.num_ranks and node.pipeline_parallel == 1:
+            ways.append(f"node.data_parallel: {fits}")
         text = (
-            f"{sizes} leaves {node.gpus - used} of the {node.gpus} "
-            "GPUs (node.gpus) idle: one replica is simulated, under all of the traffic. Use "
-            f"{node.gpus // others}, or node.gpus: {used} and one replica's share of the "
-            "requests."
+            f"{sizes} leaves {which} of {node.gpus} (node.gpus) to nobody. Use "
+            f"{', '.join([*ways, f'or node.gpus: {used}'])}."
         )
         yield Problem(place, text, about)
     elif used > node.gpus:

@@ -140,9 +140,8 @@ def test_what_is_planned_and_not_simulated() -> None:
     both = {"gpu": "h100", "gpus": 4, "pipeline_parallel": 2, "data_parallel": 2}
     made = scenario("qwen3-0.6b", both)
     assert made.num_ranks == 1
-    with pytest.raises(Problems, match="2 stages are not simulated") as e:
+    with pytest.raises(Problems, match="2 stages are not simulated"):
         simulate(made)
-    assert "2 replicas are not simulated" in str(e.value)
 
 
 def test_a_catalog_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,8 +111,8 @@ def test_a_scenario_is_frozen_and_travels() -> None:
         (small(sed=1), "sed: unknown key. Did you mean 'seed'?"),
         (
             small(zzz=1),
-            "zzz: unknown key. Known: name, seed, model, node, engine, cache, offload, step_time, "
-            "workload, variants, sweep, objective, output.",
+            "zzz: unknown key. Known: name, seed, model, node, fleet, engine, cache, offload, "
+            "step_time, workload, variants, sweep, objective, output.",
         ),
         (
             small(max_num_seqs=1),
@@ -161,13 +161,13 @@ def test_a_scenario_is_frozen_and_travels() -> None:
         ),
         (
             small(node={"num_blocks": 100, "gpus": 8, "tensor_parallel": 3}),
-            "node.tensor_parallel: 3 leaves 5 of the 8 GPUs (node.gpus) idle: one replica is "
-            "simulated, under all of the traffic. Use 8, or node.gpus: 3 and one replica's share "
-            "of the requests.",
+            "node.tensor_parallel: 3 leaves GPUs 3 to 7 of 8 (node.gpus) to nobody. Use 8, or "
+            "node.gpus: 3.",
         ),
         (
             small(node={"num_blocks": 100, "gpus": 8, "tensor_parallel": 1}),
-            "node.tensor_parallel: 1 leaves 7 of the 8 GPUs (node.gpus) idle: one replica is ",
+            "node.tensor_parallel: 1 leaves GPUs 1 to 7 of 8 (node.gpus) to nobody. Use 8, "
+            "node.data_parallel: 8, or node.gpus: 1.",
         ),
         (
             small(node={"num_blocks": 100, "gpus": 4, "tensor_parallel": 8}),
@@ -464,9 +464,8 @@ def test_all_problems_come_at_once() -> None:
         "Use 0, 256, 512, ... or null.",
         "engine.max_model_len: 2097152 is above the longest sequence of the model (1048576). "
         "Use 1048576 or less.",
-        "node.tensor_parallel: 3 leaves 5 of the 8 GPUs (node.gpus) idle: one replica is "
-        "simulated, under all of the traffic. Use 8, or node.gpus: 3 and one replica's share of "
-        "the requests.",
+        "node.tensor_parallel: 3 leaves GPUs 3 to 7 of 8 (node.gpus) to nobody. Use 8, or "
+        "node.gpus: 3.",
         "variants.b.cache.retention_intervall: unknown key. Did you mean 'retention_interval'?",
     ]
 
