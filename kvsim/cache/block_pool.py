@@ -13,8 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.cache import ordered
 from kvsim.cache.content import GROUP_BITS, Ints
-from kvsim.jit import njit
+from kvsim.cache.retained import tell_retention
+from kvsim.jit import njit, njit_apart
 
 Rows = npt.NDArray[np.void]  # a structured array: one row a block, sequence or group
 Ids = npt.NDArray[np.int32]
@@ -39,6 +41,10 @@ INDEX_ROW = np.dtype([("home", np.int32), ("block", np.int32)])
 FREE, EVICTED, FREE_CACHED, CACHED_BY_GROUP = 0, 1, 2, 3
 NUM_GROUPS_MAX = 1 << GROUP_BITS
 EVICTED_BY = CACHED_BY_GROUP + NUM_GROUPS_MAX
+# Behind them the address of the order of the free queue, 0 for an order of the engine's.
+ORDERED = EVICTED_BY + NUM_GROUPS_MAX**2
+# And that of the retention, 0 for the engine's rules.
+RETAINED = ORDERED + 1
 
 _CACHE_LINE_BYTES = 64
 _LINE_BITS = 4  # sixteen places of the index, two neighbouring cache lines
@@ -54,7 +60,8 @@ class Pool(NamedTuple):
         hash_index: ``INDEX_ROW``, a power of two long: the block that was entered first under a key
             (0 where a place is empty), and the place this key would like to have.
         totals: int64: blocks in the free queue, evictions so far, blocks in the free queue with a
-            key; then by group, see ``CACHED_BY_GROUP`` and ``EVICTED_BY``.
+            key; then by group, see ``CACHED_BY_GROUP`` and ``EVICTED_BY``; then ``ORDERED``
+            and ``RETAINED``.
     """
 
     blocks: Rows
@@ -75,7 +82,7 @@ def make_pool(num_blocks: int) -> Pool:
     ids = np.arange(num_blocks, dtype=np.int32)
     blocks["before"] = np.roll(ids, 1)
     blocks["after"] = np.roll(ids, -1)
-    totals = np.zeros(EVICTED_BY + NUM_GROUPS_MAX**2, dtype=np.int64)
+    totals = np.zeros(RETAINED + 1, dtype=np.int64)
     totals[FREE] = num_blocks - 1
     size = 1 << max(_LINE_BITS, (4 * num_blocks - 1).bit_length())
     return Pool(blocks, _aligned(size, INDEX_ROW), totals)
@@ -197,6 +204,9 @@ def take_run(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, group:
         end: position after the last one.
         group: the group that takes them.
     """
+    if pool.totals[ORDERED] != 0:
+        _take_ordered(pool, ring, ring_mask, start, end, group)
+        return
     blocks = pool.blocks
     num_evicted = 0
     block: int = blocks[0].after
@@ -219,6 +229,9 @@ def take_run(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, group:
 @njit
 def touch(pool: Pool, block: int) -> None:
     """One more holder of a cached block; out of the middle of the queue if it had none."""
+    if pool.totals[ORDERED] != 0:
+        _touch_ordered(pool, block)
+        return
     row = pool.blocks[block]
     if row.num_refs == 0:
         pool.blocks[row.before].after = row.after
@@ -256,6 +269,8 @@ def give_back_run(
     Returns:
         The block prepended last; 0 for none.
     """
+    if pool.totals[ORDERED] != 0:
+        return _give_back_ordered(pool, ring, ring_mask, start, end, prepended)
     blocks = pool.blocks
     num_freed = 0
     num_cached = 0
@@ -301,3 +316,122 @@ def forget_all(pool: Pool) -> bool:
     pool.totals[FREE_CACHED] = 0
     pool.totals[CACHED_BY_GROUP:EVICTED_BY] = 0
     return True
+
+
+# --- the free queue in another order, see `ordered` ---
+
+
+@njit
+def now_s(pool: Pool) -> float:
+    """The time, where an order of the free queue is told it; else 0."""
+    address = pool.totals[ORDERED]
+    if address == 0:
+        return 0.0
+    return ordered.order_at(address, 1)[0].now_s  # type: ignore[no-any-return]
+
+
+@njit
+def tell_time(pool: Pool, time_s: float) -> None:
+    """It is later, for policies."""
+    if pool.totals[ORDERED] != 0:
+        ordered.set_now(pool.totals[ORDERED], time_s)
+    if pool.totals[RETAINED] != 0:
+        tell_retention(pool.totals[RETAINED], time_s)
+
+
+@njit
+def _unlink(pool: Pool, block: int) -> None:
+    row = pool.blocks[block]
+    pool.blocks[row.before].after = row.after
+    pool.blocks[row.after].before = row.before
+
+
+@njit
+def _link_behind(pool: Pool, block: int, before: int) -> None:
+    after = pool.blocks[before].after
+    pool.blocks[block].before = before
+    pool.blocks[block].after = after
+    pool.blocks[before].after = block
+    pool.blocks[after].before = block
+
+
+@njit
+def _next_ordered(pool: Pool, address: int) -> int:
+    """Take the block that leaves next out of the queue."""
+    order = ordered.order_at(address, 1)[0]
+    while order.num_to_ask > 0:
+        due = ordered.due_again(address, pool.blocks)
+        if due == 0:
+            break
+        if ordered.wants_front_now(address, pool.blocks, due):
+            _link_behind(pool, due, 0)
+    head: int = pool.blocks[0].after
+    if order.is_full == 0:
+        if head == 0:
+            return ordered.lowest(address, pool.blocks)
+    elif pool.blocks[head].key != 0:
+        block = ordered.picked(address)
+        if block != 0 and pool.blocks[block].num_refs != 0:
+            ordered.note_wrong(address, ordered.IN_USE, ordered.NEXT_OUT, block)
+        elif block != 0:
+            head = block
+    _unlink(pool, head)
+    return head
+
+
+@njit_apart
+def _take_ordered(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, group: int) -> None:
+    """As `take_run`."""
+    address = pool.totals[ORDERED]
+    for position in range(start, end):
+        block = _next_ordered(pool, address)
+        row = pool.blocks[block]
+        ring[position & ring_mask] = block
+        row.num_refs = 1
+        if row.key != 0:
+            ordered.evicted(address, block, row.key)
+            pool.totals[EVICTED_BY + group * NUM_GROUPS_MAX + group_of(row.key)] += 1
+            remove_block(pool, block)
+            pool.totals[FREE_CACHED] -= 1
+            pool.totals[EVICTED] += 1
+    pool.totals[FREE] -= end - start
+
+
+@njit_apart
+def _touch_ordered(pool: Pool, block: int) -> None:
+    """As `touch`."""
+    address = pool.totals[ORDERED]
+    row = pool.blocks[block]
+    if row.num_refs == 0:
+        if ordered.waits_in_heap(address, block):
+            ordered.leave_heaps(address, pool.blocks, block)
+        else:
+            _unlink(pool, block)
+        pool.totals[FREE] -= 1
+        pool.totals[FREE_CACHED] -= 1
+    row.num_refs += 1
+    ordered.found_again(address, block, row.key)
+
+
+@njit_apart
+def _give_back_ordered(
+    pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, prepended: int
+) -> int:
+    """As `give_back_run`."""
+    address = pool.totals[ORDERED]
+    order = ordered.order_at(address, 1)[0]
+    for position in range(end - 1, start - 1, -1):
+        block: int = ring[position & ring_mask]
+        row = pool.blocks[block]
+        row.num_refs -= 1
+        if row.num_refs > 0:
+            continue
+        pool.totals[FREE] += 1
+        if row.key != 0:
+            pool.totals[FREE_CACHED] += 1
+        if ordered.wants_front(address, pool.blocks, position, block, row.key):
+            _link_behind(pool, block, prepended)
+            prepended = block
+        elif order.is_full != 0:
+            _link_behind(pool, block, pool.blocks[0].before)
+    return prepended

@@ -51,8 +51,10 @@ from kvsim.cache.groups import (
 )
 from kvsim.cache.holding import HeldBlocks, give_back_held, held_blocks
 from kvsim.cache.loads import allocate_load, blocks_left, leave_windows, load_arrived
+from kvsim.cache.ordering import FreeOrder, Retainer
 from kvsim.cache.spec import FULL, MAMBA, MAX_BLOCKS, GroupSpec, scheduler_block_size
-from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
+from kvsim.policies.finding import Chosen
+from kvsim.policies.free_queue import APPEND, FREE_QUEUE_POLICIES
 from kvsim.policies.profiles import PROFILES, retention_problem
 from kvsim.policies.retention import DENSE
 
@@ -77,7 +79,8 @@ class CacheConfig:
         key_lookahead_tokens: tokens behind a block that its key covers as well, so that a drafter
             finds what it reads there; then no block is dropped.
         profile: the engine's release whose rules apply.
-        free_queue: a free-queue order by name; None is the profile's.
+        free_queue: an engine's free-queue order by name, or a policy; None is the profile's.
+        retention: a policy that says what is kept, in place of the interval.
 
     Raises:
         ValueError: what no engine would accept, with the rule that was broken.
@@ -92,13 +95,14 @@ class CacheConfig:
     use_eagle: bool = False
     key_lookahead_tokens: int = 0
     profile: str = "vllm-0.33"
-    free_queue: str | None = None
+    free_queue: str | Chosen | None = None
+    retention: Chosen | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no engine would accept."""
         if self.profile not in PROFILES:
             raise ValueError(f"profile {self.profile!r} is none of {', '.join(PROFILES)}")
-        if self.free_queue is not None and self.free_queue not in FREE_QUEUE_POLICIES:
+        if isinstance(self.free_queue, str) and self.free_queue not in FREE_QUEUE_POLICIES:
             names = ", ".join(FREE_QUEUE_POLICIES)
             raise ValueError(f"free_queue {self.free_queue!r} is none of {names}")
         if not 1 <= len(self.groups) <= 1 << GROUP_BITS:
@@ -169,6 +173,8 @@ class KVCache:
         core: its state, by name.
         arrays: the same, for compiled code.
         asked_at: for each group, the place of its spec in the order of lookup.
+        order: of the free queue, where it is none of the engine's.
+        retainer: what is kept, where that is not by the engine's rules.
     """
 
     def __init__(self, config: CacheConfig) -> None:
@@ -179,7 +185,9 @@ class KVCache:
         """
         self.config = config
         profile = PROFILES[config.profile]
-        policy = FREE_QUEUE_POLICIES[config.free_queue or profile.free_queue.name]
+        policy = APPEND
+        if not isinstance(config.free_queue, Chosen):
+            policy = FREE_QUEUE_POLICIES[config.free_queue or profile.free_queue.name]
         groups = config.groups
         eagle = frozenset(i for i, group in enumerate(groups) if group.eagle)
         if config.use_eagle and not eagle:
@@ -234,12 +242,20 @@ class KVCache:
             kept=np.zeros(_MASK_PIECE_BLOCKS, dtype=np.bool_),
         )
         self.arrays = flatten(self.core)
+        self.order: FreeOrder | None = None
+        if isinstance(config.free_queue, Chosen):
+            self.order = FreeOrder(config.free_queue, self.core.pool, self.alignment_tokens)
+        self.retainer: Retainer | None = None
+        if config.retention is not None:
+            self.retainer = Retainer(config.retention, self.core.pool, self.alignment_tokens)
         asked = [int(group) for group in rows["asked"] if group >= 0]
         self._num_specs = len(asked)
         self.asked_at = tuple(
             next(i for i, first in enumerate(asked) if same_spec(groups[first], group))
             for group in groups
         )
+        at_work = (self.order, self.retainer)
+        self._policies = [policy for policy in at_work if policy is not None]
         self._idle_slots: list[int] = []
         # Full-attention groups that keep what their own lookup found, beyond the hit.
         self._uncut = [
@@ -296,19 +312,18 @@ class KVCache:
         if (sequence.slot < 0) != (hit is not None):
             raise ValueError("the first allocation of a sequence, and only that, takes its hit")
         if hit is None:
-            return (
-                allocate(
-                    self.arrays,
-                    sequence.slot,
-                    num_new,
-                    NOT_FIRST,
-                    lookahead,
-                    full_fit,
-                    num_reserved,
-                    watermark,
-                )
-                == TAKEN
+            answer = allocate(
+                self.arrays,
+                sequence.slot,
+                num_new,
+                NOT_FIRST,
+                lookahead,
+                full_fit,
+                num_reserved,
+                watermark,
             )
+            self.check()
+            return answer == TAKEN
         content = sequence.content
         self._seat(sequence)
         if self._uncut:
@@ -387,6 +402,7 @@ class KVCache:
     def leave_windows(self, sequence: Sequence) -> None:
         """Give back the blocks a sequence's windows have left, as a connector has it at the end."""
         leave_windows(self.arrays, sequence.slot)
+        self.check()
 
     def num_blocks_left(self, slots: npt.NDArray[np.int64]) -> int:
         """Blocks that the sequences in these slots still need for the tokens they have."""
@@ -414,6 +430,7 @@ class KVCache:
         if sequence.slot >= 0:
             release(self.arrays, sequence.slot)
             self._unseat(sequence)
+            self.check()
 
     def hold_back(self, sequence: Sequence) -> HeldBlocks:
         """The sequence is over, but its blocks may not be handed out yet; see ``give_back``."""
@@ -424,10 +441,47 @@ class KVCache:
     def give_back(self, held: HeldBlocks) -> None:
         """Give back what was held back."""
         give_back_held(self.core.pool, self.core.tables.groups, *held)
+        self.check()
 
     def reset(self) -> bool:
         """Empty the prefix cache; False, and nothing happens, while a block is in use."""
-        return bool(forget_all(self.core.pool))
+        done = bool(forget_all(self.core.pool))
+        for policy in self._policies if done else ():
+            policy.reset()
+        return done
+
+    def at(self, now_s: float) -> None:
+        """It is ``now_s``, for policies that go by time; the cache itself has no clock."""
+        for policy in self._policies:
+            policy.at(now_s)
+
+    def tell_request(
+        self, sequence: Sequence, priority: int, keep_priority: int, keep_tokens: int, keep_s: float
+    ) -> None:
+        """What the request of a sequence that holds blocks wants, for policies.
+
+        Args:
+            sequence: the sequence.
+            priority: of the request, lower is served first.
+            keep_priority: 0 to 100, how much it wants its blocks kept; -1 where it says nothing.
+            keep_tokens: how many of its first tokens that is about.
+            keep_s: for how long after they are given back.
+        """
+        row = self.core.tables.sequences[sequence.slot]
+        row["priority"] = priority
+        row["keep_priority"] = keep_priority
+        row["keep_tokens"] = keep_tokens
+        row["keep_s"] = keep_s
+
+    @property
+    def notes(self) -> list[str]:
+        """What people should know of its policies."""
+        return [note for policy in self._policies for note in policy.notes]
+
+    def check(self) -> None:
+        """Stop a policy that did what none may do, see `FreeOrder.check`."""
+        for policy in self._policies:
+            policy.check()
 
     # --- what can be seen ---
 
@@ -550,6 +604,8 @@ class KVCache:
 
     def free_queue(self, most: int = MAX_BLOCKS) -> Ids:
         """Block ids in the order in which they will be taken, the first ``most``; int32."""
+        if self.order is not None:
+            return self.order.queue(most)
         after = self.core.pool.blocks["after"]
         ids: list[int] = []
         block = int(after[0])
@@ -581,6 +637,7 @@ class KVCache:
 
     def _stays(self, sequence: Sequence, answer: int) -> bool:
         """Whether a sequence got its first blocks; its slot is taken back where it did not."""
+        self.check()
         if answer == TAKEN:
             return True
         self._unseat(sequence)

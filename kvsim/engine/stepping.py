@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.cache.block_pool import FREE
+from kvsim.cache.block_pool import FREE, tell_time
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import (
     NOT_FIRST,
@@ -356,6 +356,7 @@ def decode_run(
             return now_s, 0
         now_s += batch.seconds[meter[OLDEST]]
         num_outcomes = end_step(arrays, batch)
+        tell_time(core.pool, now_s)
         if now_s >= until_s:
             break
     return now_s, num_outcomes

@@ -17,6 +17,7 @@ from kvsim.offload.disk import DiskConnector
 from kvsim.offload.mooncake import MooncakeConnector, MooncakeStore
 from kvsim.policies.chunks import chunk_bytes, num_chunks_in
 from kvsim.scenario import CpuOffload, MooncakeOffload, Scenario
+from kvsim.scenario.files import chosen_policy
 from kvsim.scenario.offload import link_spec
 from kvsim.times.step_time import StepTimeParams
 
@@ -81,7 +82,7 @@ class _CpuTiers:
         self._chunk_bytes = chunk_bytes(sizes.pool_bytes, written.blocks_per_chunk, 1)
         self._tier = ChunkTier(
             written.num_chunks or num_chunks_in(written.capacity, self._chunk_bytes),
-            written.eviction,
+            chosen_policy(scenario, "offload.eviction"),
         )
         self._blocks_per_chunk = written.blocks_per_chunk
         self._group_bytes = sizes.group_bytes

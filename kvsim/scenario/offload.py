@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 from kvsim import catalog
 from kvsim.errors import UnknownNameError, show
+from kvsim.policies.contract import HOST_EVICTION
 from kvsim.scenario.fields import Count, Fraction, Seconds
+from kvsim.scenario.policies import policy_setting
 from kvsim.scenario.validation import Section
 from kvsim.units import parse_bytes, parse_bytes_per_s
 
@@ -107,8 +109,12 @@ class CpuOffload(Section):
         default=None, description="chunks the tier holds; null for what the capacity gives"
     )
     blocks_per_chunk: Count = Field(default=1, description="blocks of one group in a chunk")
-    eviction: Literal["lru", "arc"] = Field(
-        default="lru", description="which chunks leave when room is needed"
+    eviction: Annotated[str | dict[str, Any], BeforeValidator(policy_setting(HOST_EVICTION))] = (
+        Field(
+            default="lru",
+            description="which chunks leave when room is needed, as `kvsim policies` lists them, "
+            "or your own as path/to/file.py:name",
+        )
     )
     prompt_only: bool = Field(default=True, description="false stores generated tokens as well")
     link: LinkSetting = Field(

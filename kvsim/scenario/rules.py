@@ -8,9 +8,10 @@ from kvsim import catalog
 from kvsim.capacity.requests import blocks_of_request, longest_in_pool
 from kvsim.errors import KvsimError, Problems, show
 from kvsim.policies.chunks import chunk_bytes, interval_problem, num_chunks_in
+from kvsim.policies.finding import find_policy
 from kvsim.policies.profiles import PROFILES, retention_problem
 from kvsim.scenario.fields import TOKENS_MAX
-from kvsim.scenario.files import PATH_KEYS, named_files
+from kvsim.scenario.files import PATH_KEYS, named_files, named_policies
 from kvsim.scenario.keys import ScenarioKeys, derive_blocks
 from kvsim.scenario.model import NUM_GROUPS_MAX, CustomModel
 from kvsim.scenario.offload import CpuOffload
@@ -106,6 +107,17 @@ def missing_files(scenario: ScenarioKeys) -> list[Problem]:
             remedy = f"Give a path relative to the scenario file{others}."
             text = f"{show(written)}: {file} {what}. {remedy}"
             problems.append(Problem(place, text, (f"{section}.kind",)))
+    return problems
+
+
+def missing_policies(scenario: ScenarioKeys) -> list[Problem]:
+    """Policies a scenario names that are not to be had."""
+    problems = []
+    for place, kind, setting in named_policies(scenario):
+        try:
+            find_policy(kind, setting, scenario.directory)
+        except ValueError as error:
+            problems.append(Problem(place, str(error), ("offload.kind",)))
     return problems
 
 
