@@ -356,25 +356,27 @@ def _link_behind(pool: Pool, block: int, before: int) -> None:
 
 
 @njit
-def _next_ordered(pool: Pool, address: int) -> int:
-    """Take the block that leaves next out of the queue."""
-    order = ordered.order_at(address, 1)[0]
-    while order.num_to_ask > 0:
-        due = ordered.due_again(address, pool.blocks)
-        if due == 0:
-            break
-        if ordered.wants_front_now(address, pool.blocks, due):
-            _link_behind(pool, due, 0)
+def _hand_out(pool: Pool, address: int, block: int, group: int) -> None:
+    """A free block that is out of the queue is taken; what it held is evicted."""
+    row = pool.blocks[block]
+    row.num_refs = 1
+    if row.key != 0:
+        ordered.evicted(address, block, row.key)
+        pool.totals[EVICTED_BY + group * NUM_GROUPS_MAX + group_of(row.key)] += 1
+        remove_block(pool, block)
+        pool.totals[FREE_CACHED] -= 1
+        pool.totals[EVICTED] += 1
+
+
+@njit
+def _picked(pool: Pool, address: int) -> int:
+    """Take the block out of the queue that the policy picks; its head where that makes no sense."""
     head: int = pool.blocks[0].after
-    if order.is_full == 0:
-        if head == 0:
-            return ordered.lowest(address, pool.blocks)
-    elif pool.blocks[head].key != 0:
-        block = ordered.picked(address)
-        if block != 0 and pool.blocks[block].num_refs != 0:
-            ordered.note_wrong(address, ordered.IN_USE, ordered.NEXT_OUT, block)
-        elif block != 0:
-            head = block
+    block = ordered.picked(address)
+    if block != 0 and pool.blocks[block].num_refs != 0:
+        ordered.note_wrong(address, ordered.IN_USE, ordered.NEXT_OUT, block)
+    elif block != 0:
+        head = block
     _unlink(pool, head)
     return head
 
@@ -383,17 +385,28 @@ def _next_ordered(pool: Pool, address: int) -> int:
 def _take_ordered(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, group: int) -> None:
     """As `take_run`."""
     address = pool.totals[ORDERED]
-    for position in range(start, end):
-        block = _next_ordered(pool, address)
-        row = pool.blocks[block]
+    order = ordered.order_at(address, 1)[0]
+    blocks = pool.blocks
+    while order.num_to_ask > 0:
+        due = ordered.due_again(address, blocks)
+        if due == 0:
+            break
+        if ordered.wants_front_now(address, blocks, due):
+            _link_behind(pool, due, 0)
+    position = start
+    block: int = blocks[0].after
+    while position < end and block != 0 and (order.is_full == 0 or blocks[block].key == 0):
         ring[position & ring_mask] = block
-        row.num_refs = 1
-        if row.key != 0:
-            ordered.evicted(address, block, row.key)
-            pool.totals[EVICTED_BY + group * NUM_GROUPS_MAX + group_of(row.key)] += 1
-            remove_block(pool, block)
-            pool.totals[FREE_CACHED] -= 1
-            pool.totals[EVICTED] += 1
+        _hand_out(pool, address, block, group)
+        block = blocks[block].after
+        position += 1
+    blocks[0].after = block
+    blocks[block].before = 0
+    while position < end:
+        block = ordered.lowest(address, blocks) if order.is_full == 0 else _picked(pool, address)
+        ring[position & ring_mask] = block
+        _hand_out(pool, address, block, group)
+        position += 1
     pool.totals[FREE] -= end - start
 
 
@@ -429,6 +442,10 @@ def _give_back_ordered(
         pool.totals[FREE] += 1
         if row.key != 0:
             pool.totals[FREE_CACHED] += 1
+        elif order.asks_uncached == 0:
+            _link_behind(pool, block, prepended)
+            prepended = block
+            continue
         if ordered.wants_front(address, pool.blocks, position, block, row.key):
             _link_behind(pool, block, prepended)
             prepended = block

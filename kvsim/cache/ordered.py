@@ -386,8 +386,6 @@ def wants_front(address: int, blocks: Rows, place: int, block: int, key: int) ->
         Whether it goes to the front of the linked queue instead.
     """
     order = order_at(address, 1)[0]
-    if key == 0 and order.asks_uncached == 0:
-        return True
     row = facts_at(order.facts, 1)[0]
     known = known_at(order.blocks, order.num_blocks)[block]
     _know(address, block, key)

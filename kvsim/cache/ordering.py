@@ -23,7 +23,7 @@ from kvsim.cache.ordered import (
     ORDER_ROW,
 )
 from kvsim.cache.retained import HIT_ROW, HIT_WAYS, RETAIN_ROW
-from kvsim.policies.calling import Callback, callback
+from kvsim.policies.calling import EVENT, KEEPS, PICK, Callback, callback
 from kvsim.policies.contract import PolicyError
 from kvsim.policies.facts import BLOCK_ROW_FACTS, RUN_ROW_FACTS
 from kvsim.policies.finding import Chosen
@@ -108,7 +108,7 @@ class FreeOrder:
                 parameters,
                 BLOCK_ROW_FACTS,
                 self.rows.dtype,
-                name != "next_out",
+                PICK if name == "next_out" else EVENT,
             )
             for name in ("given_back", "found_again", "next_out")
         }
@@ -214,7 +214,9 @@ class Retainer:
         """
         self.chosen = chosen
         num = len(pool.blocks)
-        self.callback = callback(chosen.policy.function, chosen.parameters, RUN_ROW_FACTS, None)
+        self.callback = callback(
+            chosen.policy.function, chosen.parameters, RUN_ROW_FACTS, None, KEEPS
+        )
         num_sets = 1 << max(4, (num // HIT_WAYS).bit_length())
         self._facts = np.zeros(1, dtype=RUN_ROW_FACTS)
         self._facts["pool_blocks"] = num - 1

@@ -70,6 +70,10 @@ def rows_at(dtype: np.dtype[Any]) -> Any:
     return intrinsic(view)
 
 
+SCORE, KEEPS, EVENT, PICK = "score", "keeps", "event", "pick"
+"""Forms of functions: facts to a number; facts to yes or no; facts and rows; rows to a block."""
+
+
 @dataclass(frozen=True)
 class Callback:
     """A function of a policy as compiled code calls it.
@@ -104,7 +108,7 @@ def callback(
     parameters: tuple[Any, ...],
     facts: np.dtype[Any],
     rows: np.dtype[Any] | None,
-    takes_facts: bool = True,
+    form: str = SCORE,
 ) -> Callback:
     """Make a policy's function callable from compiled code.
 
@@ -113,24 +117,31 @@ def callback(
         parameters: numbers, part of the compiled code.
         facts: of the row of facts, with a field ``answered``.
         rows: of the rows of a full form; None for a simple form, which has none.
-        takes_facts: False for a function that takes the rows only.
+        form: what it takes and answers: `SCORE`, `KEEPS`, `EVENT` or `PICK`.
     """
     try:
-        compiled = _compile(function, parameters, facts, rows, takes_facts)
+        compiled = _compile(function, parameters, facts, rows, form)
     except NumbaError as error:
-        why_not = str(error).strip().splitlines()[-1].strip() or type(error).__name__
-        return _interpreted(function, parameters, facts, rows, takes_facts, why_not)
-    python = _bound(function, parameters, rows is not None, takes_facts)
+        why_not = _in_short(str(error))
+        return _interpreted(function, parameters, facts, rows, form, why_not)
+    python = _bound(function, parameters, rows is not None, form)
     return Callback(compiled.address, python, True, keep=compiled)
 
 
+def _in_short(error: str) -> str:
+    """The line of one of numba's errors that says what it is about."""
+    lines = [line.strip() for line in error.splitlines()]
+    said = [line for line in lines if line and not line.startswith(("Failed in", "During", "^"))]
+    return (said[0] if said else "numba cannot compile it")[:160].rstrip(": .")
+
+
 def _bound(
-    function: Callable[..., Any], parameters: tuple[Any, ...], has_rows: bool, takes_facts: bool
+    function: Callable[..., Any], parameters: tuple[Any, ...], has_rows: bool, form: str
 ) -> Callable[..., Any]:
     """The function with its parameters, taking facts and rows whatever it needs of them."""
 
     def bound(facts: Any, rows: Any) -> Any:
-        given = (*([facts] if takes_facts else []), *([rows] if has_rows else []))
+        given = (*([facts] if form != PICK else []), *([rows] if has_rows else []))
         return function(*given, *parameters)
 
     return bound
@@ -140,14 +151,24 @@ def _compile(
     function: Callable[..., Any],
     parameters: tuple[Any, ...],
     facts: np.dtype[Any],
-    rows: np.dtype[Any] | None,
-    takes_facts: bool,
+    rows: Any,
+    form: str,
 ) -> Any:
     inner: Any = numba.njit(function)
     facts_type = types.CPointer(from_dtype(facts))
     entry: Any
-    if rows is None:
+    if form == KEEPS:
         rows_type: Any = types.voidptr
+
+        def entry(facts, rows, num):  # type: ignore[no-untyped-def]
+            run = carray(facts, 1)[0]
+            run.answered = 0
+            answer = 1.0 if inner(run, *parameters) else 0.0
+            run.answered = 1
+            return answer
+
+    elif form == SCORE:
+        rows_type = types.voidptr
 
         def entry(facts, rows, num):  # type: ignore[no-untyped-def]
             block = carray(facts, 1)[0]
@@ -156,7 +177,7 @@ def _compile(
             block.answered = 1
             return answer
 
-    elif takes_facts:
+    elif form == EVENT:
         rows_type = types.CPointer(from_dtype(rows))
 
         def entry(facts, rows, num):  # type: ignore[no-untyped-def]
@@ -185,10 +206,10 @@ def _interpreted(
     parameters: tuple[Any, ...],
     facts: np.dtype[Any],
     rows: np.dtype[Any] | None,
-    takes_facts: bool,
+    form: str,
     why_not: str,
 ) -> Callback:
-    bound = _bound(function, parameters, rows is not None, takes_facts)
+    bound = _bound(function, parameters, rows is not None, form)
     errors: list[Exception] = []
 
     def call(facts_at: int, rows_at: int, num: int) -> float:
