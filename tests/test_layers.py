@@ -22,7 +22,7 @@ FLOORS = [
     ("engine",),
     ("offload", "workload", "metrics"),
     ("scenario", "capacity", "times"),
-    ("cache", "catalog", "planning", "policies"),
+    ("cache", "catalog", "planning", "policies", "routing"),
     ("errors", "units", "jit"),
 ]
 TOP = {"__init__", "api", "errors", "units", "jit"}

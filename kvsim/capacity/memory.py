@@ -13,8 +13,8 @@ GIB = 1024**3
 
 ACTIVATION_RESERVE_BYTES = 3_650_722_202  # 3.4 GiB
 ACTIVATION_RESERVE_REASON = (
-    "assumption: what the one public capacity figure for DeepSeek V4 Pro on 8 B300 leaves, read as "
-    "142.5 GiB of KV a GPU; measure it for other models and set it"
+    "assumption: what a public capacity figure for DeepSeek V4 Pro on 8 B300 leaves, read as "
+    "142.5 GiB of KV a GPU; the model does not say how wide it is"
 )
 
 
@@ -134,7 +134,7 @@ def derive_num_blocks(
         f"x {gpu_memory_utilization:g} gpu_memory_utilization = {_gib(usable_bytes)}",
         f"- {_gib(weight_bytes)} weights: {model.weight_bytes / 1e9:,.1f} GB over {over}"
         + _because(model.origins.get("weight_bytes")),
-        f"- {_gib(activation_reserve_bytes)} reserve for activations and graphs"
+        f"- {_gib(activation_reserve_bytes)} reserve beside weights and KV"
         + _because(activation_reserve_reason),
         f"= {_gib(kv_bytes)} KV of a GPU",
         *_division(model, block_bytes, tensor_parallel, num_blocks),

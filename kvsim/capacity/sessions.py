@@ -95,7 +95,8 @@ def session_blocks(model: Model, caching: Caching, num_tokens: int) -> SessionBl
 def _left(group: KVGroup, caching: Caching, num_tokens: int) -> tuple[int, int]:
     """Blocks of a group that are kept, and those of them that the longest hit needs."""
     unit, size = caching.unit_tokens, group.block_size
-    full_blocks = num_tokens // size
+    # Blocks enter the cache up to whole units of hits only.
+    full_blocks = num_tokens // unit * unit // size
     replay = (num_tokens - 1) // unit * unit
     if group.kind in ("full", "chunked_local"):
         return full_blocks, replay // size

@@ -75,7 +75,8 @@ def derived_model(
         if parameters is not None and parameters.num_experts:
             fill("expert_bytes", round(weights.experts), f"counted, {weights.reason}")
     values.setdefault("precision", "bf16")
-    where.setdefault("precision", "assumption: BF16 where the config names no quantization")
+    unread = "whose quantization_config is not understood" if config.quantization else "without one"
+    where.setdefault("precision", f"assumption: BF16 for a config {unread}")
     work = work_of(config, plan)
     if "attention" not in values and work:
         values["attention"] = tuple(

@@ -25,6 +25,7 @@ from kvsim.cli import (
     plot,
     reference,
     report,
+    routers,
     run,
     schema,
     sweep,
@@ -54,6 +55,7 @@ app.command()(validate.validate)
 app.command()(capacity.capacity)
 app.command()(model.model)
 app.command()(catalog.catalog)
+app.command()(routers.routers)
 app.command()(describe.describe)
 app.command()(calibrate.calibrate)
 app.command()(schema.schema)

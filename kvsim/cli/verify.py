@@ -17,7 +17,7 @@ def verify(
     ],
     as_json: Json = False,
 ) -> None:
-    """Follow recorded transcripts of the engine, and compare every answer with the core's.
+    """Follow recorded transcripts of the engine or of routers, and compare every answer.
 
     Exit code 0: all the same; 1: some differ; 2: a file is broken.
     """

@@ -222,7 +222,7 @@ def read_config(path: str | Path) -> Config:
 
 
 def read_json(path: str | Path) -> Any:
-    """The data of a JSON file.
+    """The data of a config.json, with what a ``hf_quant_config.json`` beside it adds.
 
     Raises:
         KvsimError: there is no such file, or it is not JSON.
@@ -240,6 +240,16 @@ def read_json(path: str | Path) -> Any:
         raise KvsimError(f"{file}: is not UTF-8 text. Give a model's config.json.") from None
     except OSError as error:
         raise KvsimError(f"{file}: cannot be read: {error.strerror}.") from None
+    data = _parsed(file, text)
+    beside = file.with_name("hf_quant_config.json")
+    if isinstance(data, dict) and "quantization_config" not in data and beside.is_file():
+        given = _parsed(beside, beside.read_text(encoding="utf-8", errors="replace"))
+        if isinstance(given, dict) and isinstance(given.get("quantization"), dict):
+            data["quantization_config"] = {"quant_method": "modelopt", **given["quantization"]}
+    return data
+
+
+def _parsed(file: Path, text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

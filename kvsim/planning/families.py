@@ -33,16 +33,22 @@ def layers_of(config: Config) -> list[Layer]:
     return found
 
 
+def architecture_of(config: Config) -> str:
+    """The model class of a config; of a multimodal one, that of its text part."""
+    if config.architecture not in FAMILIES and config.is_part:
+        return TEXT_PARTS.get(config.model_type, config.architecture)
+    return config.architecture
+
+
 def family_of(config: Config) -> Family:
     """How the layers of a config's architecture are listed.
 
     Raises:
         KvsimError: the architecture is not known.
     """
-    if config.architecture in FAMILIES:
-        return FAMILIES[config.architecture]
-    if config.is_part and config.model_type in TEXT_PARTS:
-        return FAMILIES[TEXT_PARTS[config.model_type]]
+    name = architecture_of(config)
+    if name in FAMILIES:
+        return FAMILIES[name]
     near = nearest(config.architecture, FAMILIES)
     advice = f" Did you mean '{near}'?" if near else ""
     part = f" with a text part of model_type '{config.model_type}'" if config.is_part else ""

@@ -7,9 +7,12 @@ published totals stands in the tests, with its error.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kvsim.planning.config import Config
+from kvsim.planning.families import architecture_of
 
 MLA_FAMILIES = (
     "DeepseekV2ForCausalLM",
@@ -35,6 +38,7 @@ PLAIN_FAMILIES = (
     "Qwen3MoeForCausalLM",
     "Gemma2ForCausalLM",
     "Gemma3ForCausalLM",
+    "Gemma4ForCausalLM",
     "GptOssForCausalLM",
     "Llama4ForCausalLM",
     "MiMoV2FlashForCausalLM",
@@ -47,11 +51,12 @@ COUNTED = (
     "NemotronHForCausalLM",
     "GraniteMoeHybridForCausalLM",
     "JambaForCausalLM",
+    "KimiLinearForCausalLM",
 )
 """Architectures whose parameters are counted; of others they have to be given."""
 
 _TWO_MATRICES = ("NemotronHForCausalLM",)  # squared ReLU has no gate
-_TIED_UNLESS_SAID = ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
+_TIED_UNLESS_SAID = ("Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma4ForCausalLM")
 
 
 @dataclass(frozen=True)
@@ -111,26 +116,28 @@ def count_parameters(config: Config) -> Parameters | None:
     Raises:
         Problems: fields that are missing or wrong.
     """
-    if config.architecture not in COUNTED:
+    name = architecture_of(config)
+    if name not in COUNTED:
         return None
     hidden, vocabulary = config.hidden_size, config.count("vocab_size")
-    tied = config.flag("tie_word_embeddings", config.architecture in _TIED_UNLESS_SAID)
+    tied = config.flag("tie_word_embeddings", name in _TIED_UNLESS_SAID)
     kinds = _mixers(config)
     attention = sum(_mixer(config, kind) for kind in kinds)
     num = config.count("n_routed_experts", "num_experts", "num_local_experts", default=0, least=0)
-    per_token = config.count(
-        "num_experts_per_tok", "top_k_experts", "experts_per_token", default=0, least=0
-    )
+    names = "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "experts_per_token"
+    per_token = config.count(*names, default=0, least=0)
     sparse = _sparse_layers(config) if num else [False] * config.num_layers
-    matrices = 2 if config.architecture in _TWO_MATRICES else 3
+    matrices = 2 if name in _TWO_MATRICES else 3
     dense = experts = 0
     for kind in _mlps(config, sparse):
         if kind == "sparse":
             width = config.count("moe_intermediate_size", "intermediate_size")
-            through = config.count("moe_latent_size", default=hidden)
+            through = config.count("moe_latent_size", "routed_expert_hidden_size", default=hidden)
             experts += num * matrices * through * width
             dense += hidden * num + matrices * hidden * _shared_width(config, width)
             dense += 2 * hidden * through if through != hidden else 0
+            if name == "Gemma4ForCausalLM":  # a dense MLP beside the experts
+                dense += matrices * hidden * config.count("intermediate_size")
         elif kind == "dense":
             dense += matrices * hidden * _dense_width(config, num > 0)
     config.raise_problems()
@@ -151,21 +158,27 @@ def _pattern(config: Config) -> list[str] | None:
 def _mixers(config: Config) -> list[str]:
     """What mixes tokens in each layer that does."""
     number = config.num_layers
-    if config.architecture == "NemotronHForCausalLM":
+    if architecture_of(config) == "NemotronHForCausalLM":
         return [kind for kind in _pattern(config) or [] if kind in ("mamba", "attention")]
-    if config.architecture == "JambaForCausalLM":
+    if architecture_of(config) == "JambaForCausalLM":
         period, offset = config.count("attn_layer_period"), config.fields.get("attn_layer_offset")
         return ["attention" if i % period == offset else "mamba1" for i in range(number)]
-    if config.architecture in MLA_FAMILIES:
+    if architecture_of(config) in MLA_FAMILIES:
         return ["mla"] * number
+    if architecture_of(config) == "KimiLinearForCausalLM":
+        full = config.mapping("linear_attn_config").get("full_attn_layers")
+        places = set(full) if isinstance(full, list) else set()
+        return ["mla" if i + 1 in places else "kda" for i in range(number)]
     kinds = config.fields.get("layer_types")
-    if config.architecture in QWEN_HYBRIDS and not isinstance(kinds, list):
+    if architecture_of(config) in QWEN_HYBRIDS and not isinstance(kinds, list):
         interval = config.count("full_attention_interval", default=4)
         kinds = ["linear_attention" if (i + 1) % interval else "" for i in range(number)]
-    if config.architecture == "MiMoV2FlashForCausalLM":
+    if architecture_of(config) == "MiMoV2FlashForCausalLM":
         pattern = config.entries("hybrid_layer_pattern", number, (0, 1)) or [0] * number
         return ["swa" if slides else "attention" for slides in pattern]
     named = {"linear_attention": "gdn", "mamba": "mamba"}
+    if architecture_of(config) == "Gemma4ForCausalLM":
+        named["full_attention"] = "global"
     listed = kinds if isinstance(kinds, list) else [""] * number
     return [named.get(str(kind), "attention") for kind in listed[:number]]
 
@@ -179,6 +192,11 @@ def _mixer(config: Config, kind: str) -> int:
         value_heads = config.count("linear_num_value_heads")
         values = value_heads * config.count("linear_value_head_dim")
         return hidden * (2 * keys + 2 * values + 2 * value_heads) + values * hidden
+    if kind == "kda":
+        given = config.mapping("linear_attn_config")
+        num, size = int(given.get("num_heads") or 0), int(given.get("head_dim") or 0)
+        # Queries, keys, values and output; decay and gate of low rank; a beta a head.
+        return 4 * hidden * num * size + 2 * (hidden * size + size * num * size) + hidden * num
     if kind == "mamba1":
         inner = int(config.number("mamba_expand", 2) * hidden)
         rank, state = config.count("mamba_dt_rank", default=1), config.count("mamba_d_state")
@@ -196,7 +214,13 @@ def _mixer(config: Config, kind: str) -> int:
         kv_heads = config.count("swa_num_key_value_heads", default=kv_heads)
         size = config.count("swa_head_dim", default=size)
         value = config.count("swa_v_head_dim", default=value)
-    gated = 2 if config.architecture in QWEN_HYBRIDS else 1  # a gate as wide as the queries
+    if kind == "global":  # of Gemma 4: values are the keys
+        kv_heads = config.count("num_global_key_value_heads", default=kv_heads)
+        size = config.count("global_head_dim", default=size)
+        value = size
+        shared = size if config.flag("attention_k_eq_v") else 0
+        return hidden * (heads * size + kv_heads * (2 * size - shared)) + heads * size * hidden
+    gated = 2 if architecture_of(config) in QWEN_HYBRIDS else 1  # a gate as wide as the queries
     return hidden * (gated * heads * size + kv_heads * (size + value)) + heads * value * hidden
 
 
@@ -217,7 +241,7 @@ def _mla(config: Config) -> int:
 
 
 def _mlps(config: Config, sparse: list[bool]) -> list[str]:
-    if config.architecture == "NemotronHForCausalLM":
+    if architecture_of(config) == "NemotronHForCausalLM":
         kinds = {"mlp": "dense", "moe": "sparse"}
         return [kinds[kind] for kind in _pattern(config) or [] if kind in kinds]
     return ["sparse" if one else "dense" for one in sparse]
@@ -245,10 +269,10 @@ def _sparse_layers(config: Config) -> list[bool]:
 
 def _shared_width(config: Config, width: int) -> int:
     """Width of the experts that every token passes."""
-    shared = config.count("n_shared_experts", default=0, least=0)
+    shared = config.count("n_shared_experts", "num_shared_experts", default=0, least=0)
     if config.has("moe_shared_expert_intermediate_size"):
         return shared * config.count("moe_shared_expert_intermediate_size")
-    if config.architecture == "Llama4ForCausalLM":
+    if architecture_of(config) == "Llama4ForCausalLM":
         return config.count("intermediate_size")
     names = "shared_expert_intermediate_size", "shared_intermediate_size"
     given = config.count(*names, default=0, least=0)
@@ -256,7 +280,7 @@ def _shared_width(config: Config, width: int) -> int:
 
 
 def _dense_width(config: Config, has_experts: bool) -> int:
-    if config.architecture == "Llama4ForCausalLM" and has_experts:
+    if architecture_of(config) == "Llama4ForCausalLM" and has_experts:
         return config.count("intermediate_size_mlp", "intermediate_size")
     return config.count("intermediate_size")
 
@@ -289,12 +313,43 @@ def count_weights(config: Config, parameters: Parameters) -> Weights | None:
     algorithm = str(given.get("quant_algo", "")).upper()
     if method == "modelopt" and algorithm in ("NVFP4", "FP8"):
         each = _NVFP4 if algorithm == "NVFP4" else 1.0
-        reason = f"{algorithm} but for embedding and output head (config.json, quantization_config)"
+        reason = f"{algorithm} where not ignored (config.json, quantization_config)"
         precision = "fp4" if algorithm == "NVFP4" else "fp8"
-        return Weights(2.0 * kept + each * (inner + experts), each * experts, precision, reason)
+        total = 2.0 * kept + _inner_bytes(given, each, parameters) + each * experts
+        return Weights(total, each * experts, precision, reason)
+    if method == "compressed-tensors":
+        return _compressed(given, kept, parameters)
     bits = given.get("bits")
     if method in ("awq", "gptq") and isinstance(bits, int):
         each = (bits + 20 / given.get("group_size", 128)) / 8
         reason = f"{bits} bits with scales (config.json, quantization_config)"
         return Weights(2.0 * kept + each * (inner + experts), each * experts, "bf16", reason)
     return None
+
+
+def _compressed(given: Mapping[str, Any], kept: int, parameters: Parameters) -> Weights | None:
+    """Of a checkpoint in the format of compressed-tensors with one kind of weights."""
+    groups = given.get("config_groups")
+    kinds = list(groups.values()) if isinstance(groups, Mapping) else []
+    weights = kinds[0].get("weights") if len(kinds) == 1 and isinstance(kinds[0], Mapping) else None
+    if not isinstance(weights, Mapping) or weights.get("num_bits") not in (4, 8):
+        return None
+    bits, size = int(weights["num_bits"]), weights.get("group_size")
+    scale_bits = 8 if weights.get("type") == "float" else 16
+    each = (bits + (scale_bits / size if isinstance(size, int) and size > 0 else 0.0)) / 8
+    experts = each * parameters.experts
+    total = 2.0 * kept + _inner_bytes(given, each, parameters) + experts
+    computes = "bf16"  # weights alone are packed
+    if kinds[0].get("input_activations") is not None:
+        computes = "fp4" if bits == 4 else "fp8"
+    reason = f"{bits} bits with scales where not ignored (config.json, quantization_config)"
+    return Weights(total, experts, computes, reason)
+
+
+def _inner_bytes(given: Mapping[str, Any], each: float, parameters: Parameters) -> float:
+    """Bytes of attention and dense MLPs, two a parameter where quantization passes them over."""
+    ignored = given.get("ignore") or given.get("exclude_modules") or ()
+    spared = " ".join(str(one) for one in ignored)
+    attention = 2.0 if "self_attn*" in spared or "self_attn.*" in spared else each
+    dense = 2.0 if "shared_experts" in spared else each
+    return attention * parameters.attention + dense * parameters.dense

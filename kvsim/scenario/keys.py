@@ -10,8 +10,14 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PrivateAttr, Tag
 
 from kvsim import catalog
-from kvsim.capacity.memory import BlockDerivation, derive_num_blocks
+from kvsim.capacity.memory import (
+    ACTIVATION_RESERVE_BYTES,
+    ACTIVATION_RESERVE_REASON,
+    BlockDerivation,
+    derive_num_blocks,
+)
 from kvsim.capacity.requests import longest_in_pool
+from kvsim.capacity.reserve import Reserve, derive_reserve
 from kvsim.capacity.sizes import BlockSizes, block_sizes
 from kvsim.errors import UnknownNameError, show
 from kvsim.planning.settings import HOPPER, Settings
@@ -276,15 +282,32 @@ def derive_blocks(scenario: ScenarioKeys) -> BlockDerivation:
     Raises:
         KvsimError: nothing says how large it is, or no memory is left for it.
     """
-    node = scenario.node
+    node, reserve = scenario.node, reserve_of(scenario)
     return derive_num_blocks(
         scenario.model_spec,
         scenario.gpu_spec,
         scenario.num_ranks,
         node.gpu_memory_utilization,
-        node.activation_reserve,
+        reserve.total_bytes,
         node.num_blocks,
+        reserve.reason,
         pipeline_parallel=node.pipeline_parallel,
         data_parallel=node.data_parallel,
         kv_cache_bytes=scenario.engine.kv_cache_memory,
     )
+
+
+def reserve_of(scenario: ScenarioKeys) -> Reserve:
+    """What a GPU of a scenario needs besides weights and KV, as set or derived."""
+    node = scenario.node
+    if node.activation_reserve is not None:
+        return Reserve(node.activation_reserve, "node.activation_reserve")
+    derived = derive_reserve(
+        scenario.model_spec,
+        scenario.num_ranks,
+        scenario.num_ranks * node.pipeline_parallel * node.data_parallel,
+        scenario.max_num_batched_tokens,
+        scenario.max_num_seqs,
+        scenario.engine.profile,
+    )
+    return derived or Reserve(ACTIVATION_RESERVE_BYTES, ACTIVATION_RESERVE_REASON)

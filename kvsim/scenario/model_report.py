@@ -78,7 +78,18 @@ def model_text(model: Model) -> str:
                 f"  {key} {part.name}: {part.num_layers} layers, {amount:,.6g} {unit} a token of "
                 f"context{upto} ({part.origin})"
             )
+    source = _shared_source(lines)
+    if source:
+        lines = [line.replace(f" ({source})", "") for line in lines]
+        lines.append(f"From {source}")
     return "\n".join(lines)
+
+
+def _shared_source(lines: list[str]) -> str:
+    """What stands in brackets at the end of three lines or more; the longest such, or empty."""
+    ends = [line[:-2].rpartition(" (")[2] for line in lines if line.endswith("))")]
+    often = [end for end in set(ends) if ends.count(end) >= 3]
+    return max(often, key=len, default="")
 
 
 def entry_text(entry: Gpu | LinkSpec) -> str:

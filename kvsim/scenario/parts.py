@@ -184,10 +184,10 @@ class Node(Section):
         default=0.92,
         description="fraction of allocatable GPU memory the engine takes (its own default)",
     )
-    activation_reserve: Bytes = Field(
-        default=round(3.4 * 2**30),
-        description="memory per GPU for activations and graphs; 3.4 GiB is what the KV capacity "
-        "reported in vLLM #43447 leaves for them on a B300: an assumption",
+    activation_reserve: Bytes | None = Field(
+        default=None,
+        description="memory per GPU for libraries, sampling, activations and graphs; null derives "
+        "it from the model's widths and the largest step",
     )
     num_blocks: Annotated[int, Field(ge=2, le=2**24)] | None = Field(
         default=None,

@@ -24,7 +24,7 @@ from kvsim.errors import KvsimError
 from kvsim.policies.chunks import chunk_bytes, num_chunks_in
 from kvsim.policies.profiles import PROFILES
 from kvsim.scenario import CpuOffload, Scenario
-from kvsim.scenario.keys import derive_blocks
+from kvsim.scenario.keys import derive_blocks, reserve_of
 
 LENGTHS = (8_192, 32_768, 131_072, 524_288)
 """Lengths that are looked at besides the longest, where no other is asked for."""
@@ -409,7 +409,7 @@ def _least_utilization(scenario: Scenario, num_blocks: int) -> float | None:
     weights = rank_weight_bytes(
         model, scenario.num_ranks, node.pipeline_parallel, node.data_parallel
     )
-    needed = (weights + node.activation_reserve + num_blocks * of_block) / gpu.hbm_bytes
+    needed = (weights + reserve_of(scenario).total_bytes + num_blocks * of_block) / gpu.hbm_bytes
     return needed if needed <= 1 else None
 
 

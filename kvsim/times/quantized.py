@@ -37,7 +37,12 @@ def at_precision(model: Model, precision: str) -> Model:
     if precision == "fp4" and model.num_experts:
         of_dense = "fp8"
     expert_bytes = model.expert_parameters * BYTES[precision]
-    now = 2.0 if model.precision == "bf16" or model.family == "mla" else 1.0
+    dtype = (
+        ""
+        if model.plan is None or model.plan.backend is None
+        else model.plan.backend.kv_cache_dtype
+    )
+    now = 1.0 if dtype.startswith("fp8") else 2.0
     kv = (2.0 if precision == "bf16" else 1.0) / now
     return replace(
         model,

@@ -1,8 +1,8 @@
-"""Transcripts of the engine's own decisions, followed by the core, answer by answer.
+"""Transcripts of the engine's and of routers' own decisions, followed answer by answer.
 
-`verify_file` reads one transcript and holds every answer in it against the core's. Nothing here
+`verify_file` reads one transcript and holds every answer in it against kvsim's. Nothing here
 decides anything.
-May come in: the engine's scheduler, offload, the cache and what lies below; no clock.
+May come in: the engine's scheduler, offload, routing, the cache and what lies below; no clock.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kvsim.errors import KvsimError
-from kvsim.verify import cache_ops, groups, masks, mooncake, offload, overlapping, steps
+from kvsim.verify import cache_ops, groups, masks, mooncake, offload, overlapping, routing, steps
 from kvsim.verify.reading import read_transcript
 from kvsim.verify.report import Answer, Difference, FileReport, Skipped
 
@@ -68,4 +68,5 @@ _FOLLOWERS = {
     "kvsim-groups/1": groups.follow,
     "kvsim-async/1": overlapping.follow,
     "kvsim-mooncake/1": mooncake.follow,
+    "kvsim-routing/1": routing.follow,
 }

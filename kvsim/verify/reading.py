@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from kvsim.errors import KvsimError, show, unknown_name
-from kvsim.verify.fields import CONFIGS, GROUP, HEADERS, OPS, field_problem
+from kvsim.verify.fields import CONFIGS, GROUP, HEADERS, OPS, Fields, field_problem
+from kvsim.verify.routing_fields import ROUTER_FORMATS, ROUTING
 
-FORMATS = tuple(OPS)
+FORMATS = (*OPS, ROUTING)
 """The formats that can be read; whether one can be followed is another matter."""
 
 _PROFILES = {
@@ -73,7 +75,7 @@ class Transcript:
     Attributes:
         file: its path as given.
         format: one of `FORMATS`.
-        profile: the engine profile that answered.
+        profile: the engine profile that answered; empty where that was not an engine.
         config: the first line's configuration; empty where the format has none.
         lines: the operations in order.
         header: the whole first line.
@@ -108,9 +110,8 @@ def read_transcript(path: str | Path) -> Transcript:
         raise TranscriptError(file, None, "is empty. A transcript starts with its format.")
     header = records[0]
     form = _format(file, header)
-    lines = [
-        _line(file, form, number, record) for number, record in enumerate(records[1:], start=2)
-    ]
+    ops = ROUTER_FORMATS[header["policy"]].ops if form == ROUTING else OPS[form]
+    lines = [_line(file, ops, number, record) for number, record in enumerate(records[1:], start=2)]
     if not lines:
         raise TranscriptError(file, 1, "nothing follows the first line: the file is cut")
     if form in _ENDS_WITH_TOTALS:
@@ -199,8 +200,11 @@ def _format(file: str, header: dict[str, Any]) -> str:
     form = header.get("format")
     if not isinstance(form, str):
         raise TranscriptError(file, 1, f"format is missing. Known: {', '.join(FORMATS)}.")
-    if form not in OPS:
+    if form not in FORMATS:
         raise TranscriptError(file, 1, unknown_name("format", form, FORMATS))
+    if form == ROUTING:
+        _check_router(file, header)
+        return form
     for name in header:
         if name not in ("format", "engine", "config", *HEADERS.get(form, ())):
             raise TranscriptError(file, 1, f"unknown field {show(name)}")
@@ -217,10 +221,34 @@ def _format(file: str, header: dict[str, Any]) -> str:
     return form
 
 
+def _check_router(file: str, header: dict[str, Any]) -> None:
+    """Look at the first line of a router's recording, whose fields depend on the router."""
+    policy = header.get("policy")
+    if not isinstance(policy, str) or policy not in ROUTER_FORMATS:
+        name = policy if isinstance(policy, str) else show(policy)
+        raise TranscriptError(file, 1, unknown_name("policy", name, ROUTER_FORMATS))
+    router = ROUTER_FORMATS[policy]
+    common = ("format", "policy", "engine", "config")
+    rest = {name: value for name, value in header.items() if name not in common}
+    if problem := field_problem(rest, router.header):
+        raise TranscriptError(file, 1, problem)
+    config = header.get("config")
+    if not isinstance(config, dict):
+        raise TranscriptError(file, 1, f"config: {show(config)} is not a mapping")
+    if problem := field_problem(config, router.config):
+        raise TranscriptError(file, 1, f"config.{problem}")
+
+
 def _profile(file: str, header: dict[str, Any]) -> str:
     """The profile of the release that answered, as in ``vllm 0.33.0``."""
     engine = header.get("engine")
     name, _, release = engine.partition(" ") if isinstance(engine, str) else ("", "", "")
+    router = ROUTER_FORMATS.get(header.get("policy", ""))
+    if router is not None and router.engine != "vllm":
+        if name != router.engine:
+            problem = f"engine: {show(engine)} is not known. Known: {router.engine}."
+            raise TranscriptError(file, 1, problem)
+        return ""
     profile = _PROFILES.get(".".join(release.split(".")[:2]))
     if name != "vllm" or profile is None:
         known = ", ".join(f"vllm {number}.x" for number in _PROFILES)
@@ -228,8 +256,7 @@ def _profile(file: str, header: dict[str, Any]) -> str:
     return profile
 
 
-def _line(file: str, form: str, number: int, record: dict[str, Any]) -> Line:
-    ops = OPS[form]
+def _line(file: str, ops: Mapping[str, Fields], number: int, record: dict[str, Any]) -> Line:
     op = record.pop("op", None)
     if op is None:
         raise TranscriptError(file, number, "op is missing")

@@ -95,11 +95,14 @@ def test_all_kinds_of_recordings_are_part_of_the_project() -> None:
         "kvsim-async/1",
         "kvsim-mooncake/1",
         "kvsim-groups/1",
+        "kvsim-routing/1",
     }
     assert {head["engine"].partition("+")[0] for head in heads} == {
         "vllm 0.22.1",
         "vllm 0.23.0",
         "vllm 0.32.0",
         "vllm 0.33.0",
+        "ai-dynamo-runtime 1.6.1",
+        "sglang-router 0.3.2",
     }
     assert sum(path.stat().st_size for path in OWN.glob("**/*.gz")) < 2**20

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from kvsim import catalog
+from kvsim.planning.config import read_json
 
 # Total and active parameters in billions, of the model cards or papers; not used in counting.
 PUBLISHED = {
@@ -24,6 +28,17 @@ PUBLISHED = {
     "jamba-v0.1": (52.0, 12.0),
     "granite-4.0-h-small": (32.0, 9.0),
     "llama-4-maverick": (400.0, 17.0),
+    "gemma-4-26b-a4b": (25.2, 3.8),
+    "gemma-4-31b-nvfp4": (30.7, 30.7),
+    "qwen3-235b-a22b": (235.0, 22.0),
+    "qwen3.5-122b-a10b": (122.0, 10.0),
+    "llama-3.1-405b": (405.0, 405.0),
+    "mixtral-8x22b": (141.0, 39.0),
+    "glm-5": (744.0, 40.0),
+    "nemotron-3-super-120b-a12b-fp8": (120.0, 12.0),
+    "phi-4": (14.7, 14.7),
+    "phi-4-mini": (3.84, 3.84),
+    "magistral-small": (23.6, 23.6),
 }
 
 
@@ -47,3 +62,31 @@ def test_weights_follow_from_the_quantization() -> None:
     config, _ = catalog.model_source("gpt-oss-20b")
     counted = catalog.model_from_config("x", config)
     assert counted.weight_bytes == pytest.approx(12.8 * 2**30, rel=0.01)
+
+
+def test_weights_of_packed_and_partly_quantized_checkpoints() -> None:
+    # Kimi K2.5 is released in 4 bits with scales, attention and shared experts in BF16: 595 GB
+    # (size of its files); the NVFP4 checkpoint of Gemma 4 31B leaves attention in BF16.
+    assert catalog.model("kimi-k2.5").weight_bytes == pytest.approx(595e9, rel=0.01)
+    config, _ = catalog.model_source("gemma-4-31b-nvfp4")
+    assert config is not None
+    spared = catalog.model_from_config("x", config).weight_bytes
+    config["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    everything = catalog.model_from_config("y", config).weight_bytes
+    assert spared is not None and everything is not None
+    assert spared > 1.3 * everything
+
+
+def test_quantization_beside_the_config_counts(tmp_path: Path) -> None:
+    config, _ = catalog.model_source("qwen3-8b")
+    assert config is not None
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    plain = catalog.model_from_config("x", read_json(tmp_path)).weight_bytes
+    (tmp_path / "hf_quant_config.json").write_text(
+        json.dumps({"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}})
+    )
+    packed = catalog.model_from_config("x", read_json(tmp_path))
+    assert plain is not None and packed.weight_bytes is not None
+    assert packed.weight_bytes < 0.6 * plain
+    assert packed.plan is not None and packed.plan.backend is not None
+    assert packed.plan.backend.kv_cache_dtype == "fp8"

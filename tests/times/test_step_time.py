@@ -134,8 +134,9 @@ def test_order_of_the_sequences_changes_no_bit(step: list[tuple[int, int]]) -> N
 
 
 SIZES = {name: catalog.model(name).weight_bytes or 0 for name in catalog.model_names()}
-TIMED = [name for name, size in SIZES.items() if size]
-"""Models whose parameters are known."""
+TIMED = [
+    name for name in SIZES if catalog.model(name).precision != "fp4" and name != "phi-4"
+]  # on every GPU here, on eight ranks
 
 
 @settings(deadline=None, max_examples=40)
@@ -228,7 +229,10 @@ def test_pro_attention_flops_at_a_million_tokens() -> None:
 
 @pytest.mark.parametrize("name", TIMED)
 def test_every_model_of_the_catalog_has_step_times(name: str) -> None:
-    params = roofline(catalog.model(name), catalog.gpu("h200"), Layout(8))
+    ranks = 5 if name == "phi-4" else 8  # it has ten KV heads
+    model = catalog.model(name)
+    gpu = catalog.gpu("b200" if model.precision == "fp4" else "h200")
+    params = roofline(model, gpu, Layout(ranks))
     assert 0.0005 < step_seconds(params, ints(1), ints(1000), 1) < 0.05
     assert params.scalars[KV_BYTE] > 0
 

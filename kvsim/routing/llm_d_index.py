@@ -1,0 +1,129 @@
+"""llm-d's prefix indexes and its tokens in flight, shared by its two ways of choosing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kvsim.routing.contract import RoutedRequest, Surroundings, Tier
+from kvsim.routing.prefix_index import DecisionIndex, EventIndex, LruIndex
+from kvsim.routing.views import Floats, Ints, Views
+
+LEAST_BLOCK_TOKENS = 64
+"""Blocks of the approximate index are not smaller."""
+MOST_PROMPT_TOKENS = 131_072
+"""Of a longer prompt the approximate index takes the beginning."""
+UNKNOWN_NUM_BLOCKS = 31_250
+"""Blocks of a pod whose pool is not known."""
+
+
+class LlmdIndex:
+    """What a llm-d router knows of prefixes: precise from events, or approximate from decisions."""
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        *,
+        precise: bool,
+        host_weight: float = 0.8,
+        speculative_s: float | None = None,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            surroundings: block size and pool of the replicas.
+            precise: by events, contiguous; else by decisions, wherever in the prompt.
+            host_weight: precise: worth of a block that the host tier has and the device has not.
+            speculative_s: precise: seconds for which own decisions count as well; None: not.
+        """
+        block = surroundings.block_tokens
+        self.precise = precise
+        self.block_tokens = block if precise else max(LEAST_BLOCK_TOKENS, block)
+        self._host_weight = host_weight
+        self._tiers: dict[Tier, EventIndex] = {"device": EventIndex(block)}
+        self._speculative = None if speculative_s is None else DecisionIndex(block, speculative_s)
+        self._lru = LruIndex(surroundings.num_blocks or UNKNOWN_NUM_BLOCKS)
+        self._tokens: Ints = np.zeros(max(surroundings.num_replicas, 1), np.int64)
+        self._counted: dict[str, int] = {}
+        self._looked: tuple[str | None, dict[int, float]] = (None, {})
+
+    def share(self, request: RoutedRequest, views: Views, now_s: float) -> Floats:
+        """Share of the prompt's blocks that each of `views.replicas` is thought to have."""
+        found = self._blocks(request, now_s)
+        self._looked = (request.request_id, found)
+        blocks = self._num_blocks(request)
+        values: Floats = np.zeros(len(self._tokens))
+        if found and blocks:
+            values[list(found)] = list(found.values())
+            values /= blocks
+        return views.of(values)
+
+    def tokens(self, views: Views) -> Ints:
+        """Tokens on the way to their first token on each replica, without what was matched."""
+        return views.of(self._tokens)
+
+    def sent(self, request: RoutedRequest, replica: int, now_s: float) -> None:
+        """A request goes to a replica."""
+        looked, found = self._looked
+        if looked != request.request_id:  # it asked for its replica by itself
+            found = self._blocks(request, now_s)
+        matched = found.get(replica, 0.0) * self.block_tokens
+        tokens = max(0, request.prompt_tokens - int(matched))
+        self._counted[request.request_id] = tokens
+        self._tokens[replica] += tokens
+        if not self.precise:
+            self._lru.store(replica, self._keys(request))
+        elif self._speculative is not None:
+            self._speculative.store(replica, request.runs(self.block_tokens), now_s)
+
+    def computed(self, request: RoutedRequest, replica: int) -> None:
+        """A request has made its first token, or is gone."""
+        self._tokens[replica] -= self._counted.pop(request.request_id, 0)
+
+    def events(
+        self, replica: int, stored: Sequence[int], removed: Sequence[int], tier: Tier
+    ) -> None:
+        """A replica told what it stored and removed."""
+        index = self._tiers.get(tier)
+        if index is None:
+            index = self._tiers[tier] = EventIndex(self.block_tokens)
+        index.remove(replica, removed)
+        index.store(replica, stored)
+
+    def add(self, replica: int) -> None:
+        """Make room for a replica."""
+        while replica >= len(self._tokens):
+            self._tokens = np.concatenate([self._tokens, np.zeros_like(self._tokens)])
+
+    def drop(self, replica: int) -> None:
+        """A replica is gone."""
+        self._lru.drop(replica)
+        for index in self._tiers.values():
+            index.drop(replica)
+        if self._speculative is not None:
+            self._speculative.drop(replica)
+
+    def _blocks(self, request: RoutedRequest, now_s: float) -> dict[int, float]:
+        """Blocks of the prompt on each replica, a block of the host tier for less."""
+        if not self.precise:
+            matched = self._lru.matched(self._keys(request), contiguous=False)
+            return dict(matched)  # whole numbers are numbers
+        runs = request.runs(self.block_tokens)
+        device = self._tiers["device"].overlap(runs)
+        if self._speculative is not None:
+            for replica, tokens in self._speculative.overlap(runs, now_s).items():
+                device[replica] = max(device.get(replica, 0), tokens)
+        worth = {replica: tokens / self.block_tokens for replica, tokens in device.items()}
+        host = self._tiers.get("host")
+        for replica, tokens in host.overlap(runs).items() if host is not None else ():
+            beyond = max(0, tokens - device.get(replica, 0)) / self.block_tokens
+            worth[replica] = worth.get(replica, 0.0) + self._host_weight * beyond
+        return worth
+
+    def _keys(self, request: RoutedRequest) -> tuple[int, ...]:
+        return request.keys(self.block_tokens)[: MOST_PROMPT_TOKENS // self.block_tokens]
+
+    def _num_blocks(self, request: RoutedRequest) -> int:
+        blocks = request.prompt_tokens // self.block_tokens
+        return blocks if self.precise else min(blocks, MOST_PROMPT_TOKENS // self.block_tokens)

@@ -1,0 +1,59 @@
+"""Routers of one's own, found by module and by file."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from kvsim.errors import KvsimError
+from kvsim.routing import Decider, Surroundings, is_own_code, make_router, router_class
+from tests.routing.fleets import history, request
+
+OWN = Path(__file__).parents[1] / "data" / "shortest_queue.py"
+
+
+def test_one_of_ones_own_by_its_file() -> None:
+    kind = f"{OWN.name}:ShortestQueue"
+    around = Surroundings(4)
+    router = make_router(kind, {"grace_tokens": 100}, around, OWN.parent)
+    fleet = Decider(router, random.Random(1), kind)
+    assert fleet.route(request("a", (1, 400)), 0.0) == 0
+    assert fleet.route(request("b", (2, 90), session_id="s"), 0.0) == 1
+    assert fleet.route(request("c", (3, 90), session_id="s"), 0.0) == 1  # 90 more, within its grace
+    assert fleet.route(request("d", (4, 90), session_id="s"), 0.0) == 2
+    again = Decider(make_router(kind, {}, around, OWN.parent), random.Random(1), kind)
+    assert len(history(again, seed=3)) > 100
+    assert router_class(kind, OWN.parent) is type(router)
+
+
+def test_ones_own_router_takes_twenty_lines() -> None:
+    lines = [line for line in OWN.read_text(encoding="utf-8").splitlines() if line.strip()]
+    assert len(lines) <= 26
+
+
+def test_one_of_a_module() -> None:
+    kind = "kvsim.routing.plain:RoundRobin"
+    assert router_class(kind) is router_class("round-robin")
+    assert is_own_code(kind)
+    assert not is_own_code("round-robin")
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("dynamo-kw", "unknown router 'dynamo-kw'. Did you mean 'dynamo-kv'? One's own is named"),
+        ("nowhere.py:Router", "nowhere.py: there is no such file"),
+        ("kvsim.nowhere:Router", "kvsim.nowhere: cannot be imported"),
+        ("kvsim.routing.plain:Rando", "kvsim.routing.plain: unknown router 'Rando'. Did you mean"),
+        ("kvsim.routing.views:Views", "kvsim.routing.views:Views: is no router. Write a class"),
+        ("kvsim.errors:Router", "kvsim.errors: unknown router 'Router'. Known: none there."),
+        ("broken.py:Router", "broken.py: failed when read: NameError: name 'nothing' is not"),
+    ],
+)
+def test_what_cannot_be_found_is_said(tmp_path: Path, kind: str, problem: str) -> None:
+    (tmp_path / "broken.py").write_text("nothing\n", encoding="utf-8")
+    with pytest.raises(KvsimError) as caught:
+        router_class(kind, tmp_path)
+    assert str(caught.value).startswith(problem)
