@@ -4,6 +4,7 @@ The free queue is a doubly linked ring through the blocks. Block 0, the null blo
 handed out, so its row serves as the ring's end: its successor is the head of the queue, its
 predecessor the tail. The index is an open-addressing table from key to the block that was entered
 first; blocks under one key form a ring of their own, in the order they were entered.
+One file because the queue, the index and the counts change together.
 """
 
 from __future__ import annotations

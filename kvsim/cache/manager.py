@@ -20,6 +20,7 @@ from kvsim.cache.block_pool import (
     FREE,
     FREE_CACHED,
     NUM_GROUPS_MAX,
+    ORDERED,
     Ids,
     find_block,
     forget_all,
@@ -518,7 +519,7 @@ class KVCache:
         Rows and counts are in the order of the groups.
         """
         num = len(self.config.groups)
-        counts = self.core.pool.totals[EVICTED_BY:].reshape(NUM_GROUPS_MAX, NUM_GROUPS_MAX)
+        counts = self.core.pool.totals[EVICTED_BY:ORDERED].reshape(NUM_GROUPS_MAX, NUM_GROUPS_MAX)
         return counts[:num, :num].tolist()  # type: ignore[no-any-return]
 
     def num_computed(self, sequence: Sequence) -> int:

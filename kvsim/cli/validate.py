@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kvsim.cli.terminal import ScenarioFile, Settings
+from kvsim.cli.terminal import ScenarioFile, Settings, Trust
 
 
-def validate(scenario: ScenarioFile, settings: Settings = []) -> None:  # noqa: B006
+def validate(
+    scenario: ScenarioFile,
+    settings: Settings = [],  # noqa: B006
+    trust: Trust = False,
+) -> None:
     """Check a scenario: print it as resolved and what follows from it, or all its problems."""
     from kvsim.scenario.description import describe
     from kvsim.scenario.reading import expand_variants, load_scenario, resolved_yaml

@@ -90,6 +90,7 @@ class _CpuTiers:
         chunks: dict[str, Any] = {
             "blocks_per_chunk": written.blocks_per_chunk,
             "prompt_only": written.prompt_only,
+            "retention_interval": written.retention_interval,
         }
         below = written.below
         if below is None:

@@ -100,6 +100,17 @@ class DiskTier(Section):
     )
 
 
+def _retention_interval(value: object) -> object:
+    if value is None or value == "cache":
+        return value
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(
+            f"{show(value)} is not an interval. Use 0, a number of tokens, null (dense) or 'cache' "
+            "(that of the pool)."
+        )
+    return value
+
+
 class CpuOffload(Section):
     """Chunks of blocks in the host's memory, as the engine's OffloadingConnector keeps them."""
 
@@ -115,6 +126,13 @@ class CpuOffload(Section):
             description="which chunks leave when room is needed, as `kvsim policies` lists them, "
             "or your own as path/to/file.py:name",
         )
+    )
+    retention_interval: Annotated[
+        int | None | Literal["cache"], BeforeValidator(_retention_interval)
+    ] = Field(
+        default="cache",
+        description="tokens between boundaries whose window chunks are stored, as "
+        "cache.retention_interval says it for the pool; cache for the same",
     )
     prompt_only: bool = Field(default=True, description="false stores generated tokens as well")
     link: LinkSetting = Field(

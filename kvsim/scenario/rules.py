@@ -184,6 +184,10 @@ def _experts(model: CustomModel) -> Iterator[Problem]:
 
 def _retention(scenario: ScenarioKeys) -> Iterator[Problem]:
     place = "cache.retention_interval"
+    if scenario.cache.retention is not None and scenario.cache.retention_interval != "profile":
+        yield Problem(
+            place, "is given beside cache.retention, which says what is kept. Keep one of them."
+        )
     unit = scenario.scheduler_block_tokens
     if unit > TOKENS_MAX:
         text = f"the least common multiple of the block sizes, the unit of hits, is {unit} tokens."
@@ -339,12 +343,13 @@ def _offload(scenario: ScenarioKeys) -> Iterator[Problem]:
     rooms = {"offload.capacity": tier.capacity}
     if isinstance(tier, CpuOffload):
         per_chunk = tier.blocks_per_chunk
-        problem = interval_problem(
-            scenario.model_spec.groups, per_chunk, scenario.retention_interval
-        )
+        own = tier.retention_interval
+        interval = scenario.retention_interval if own == "cache" else own
+        problem = interval_problem(scenario.model_spec.groups, per_chunk, interval)
         if problem is not None:
             about = ("model", "offload", "engine.profile")
-            yield Problem("cache.retention_interval", problem, about)
+            place = "cache" if own == "cache" else "offload"
+            yield Problem(f"{place}.retention_interval", problem, about)
         if tier.num_chunks is not None:
             rooms = {}
         if tier.below is not None:
