@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from kvsim.cache import ordered
 from kvsim.cache.content import GROUP_BITS, Ints
+from kvsim.cache.ordered_rows import IN_USE, NEXT_OUT, order_at
 from kvsim.cache.retained import tell_retention
 from kvsim.jit import njit, njit_apart
 
@@ -328,7 +329,7 @@ def now_s(pool: Pool) -> float:
     address = pool.totals[ORDERED]
     if address == 0:
         return 0.0
-    return ordered.order_at(address, 1)[0].now_s  # type: ignore[no-any-return]
+    return order_at(address, 1)[0].now_s  # type: ignore[no-any-return]
 
 
 @njit
@@ -375,7 +376,7 @@ def _picked(pool: Pool, address: int) -> int:
     head: int = pool.blocks[0].after
     block = ordered.picked(address)
     if block != 0 and pool.blocks[block].num_refs != 0:
-        ordered.note_wrong(address, ordered.IN_USE, ordered.NEXT_OUT, block)
+        ordered.note_wrong(address, IN_USE, NEXT_OUT, block)
     elif block != 0:
         head = block
     _unlink(pool, head)
@@ -386,14 +387,16 @@ def _picked(pool: Pool, address: int) -> int:
 def _take_ordered(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, group: int) -> None:
     """As `take_run`."""
     address = pool.totals[ORDERED]
-    order = ordered.order_at(address, 1)[0]
+    order = order_at(address, 1)[0]
     blocks = pool.blocks
+    front = 0
     while order.num_to_ask > 0:
         due = ordered.due_again(address, blocks)
         if due == 0:
             break
         if ordered.wants_front_now(address, blocks, due):
-            _link_behind(pool, due, 0)
+            _link_behind(pool, due, front)
+            front = due
     position = start
     block: int = blocks[0].after
     while position < end and block != 0 and (order.is_full == 0 or blocks[block].key == 0):
@@ -433,7 +436,7 @@ def _give_back_ordered(
 ) -> int:
     """As `give_back_run`."""
     address = pool.totals[ORDERED]
-    order = ordered.order_at(address, 1)[0]
+    order = order_at(address, 1)[0]
     for position in range(end - 1, start - 1, -1):
         block: int = ring[position & ring_mask]
         row = pool.blocks[block]

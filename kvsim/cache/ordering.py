@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.cache.block_pool import ORDERED, RETAINED, Ids, Pool
-from kvsim.cache.ordered import (
+from kvsim.cache.ordered_rows import (
     CALLS,
     GHOST_ROW,
     GHOST_WAYS,

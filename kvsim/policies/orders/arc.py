@@ -16,7 +16,11 @@ RECENT, FREQUENT = 1, 2
     rows=(*LIST_ROWS, "again", "ghosts", "target"),
 )
 class arc:
-    """Lists of what is free; heads count their ghosts, row 0 keeps the target for the first."""
+    """Lists of what is free; heads count their ghosts, row 0 keeps the target for the first.
+
+    What left is remembered by how many left since, not in lists of its own: at skewed popularity
+    within a point of the original, at flat popularity two below it.
+    """
 
     @staticmethod
     def given_back(block: Block, rows: Rows) -> None:
