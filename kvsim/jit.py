@@ -117,6 +117,8 @@ def watch_compilation(on_start: Callable[[], None] | None = None) -> Iterator[Co
 def njit(function: F) -> F:
     """Compile a function with numba when it is first called; the result outlives the process.
 
+    What calls it takes it in whole.
+
     Args:
         function: works on numpy arrays and numbers only, and makes no array of its own: its arrays
             belong to the caller, so that their references need not be counted. Counting them

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kvsim.cache.content import GROUP_BITS, NUMBER_BITS, POSITION_BITS
 from kvsim.cache.spec import FULL, MAMBA, MAX_BLOCKS, GroupSpec, scheduler_block_size
+from kvsim.policies.finding import Chosen
 from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
 from kvsim.policies.profiles import PROFILES, retention_problem
 
@@ -26,7 +27,8 @@ class CacheConfig:
         key_lookahead_tokens: tokens behind a block that its key covers as well, so that a drafter
             finds what it reads there; then no block is dropped.
         profile: the engine's release whose rules apply.
-        free_queue: a free-queue order by name; None is the profile's.
+        free_queue: an engine's free-queue order by name, or a policy; None is the profile's.
+        retention: a policy that says what is kept, in place of the interval.
         prefix_match_unit: tokens a key stands for, where groups of states let hits end inside a
             block; None is the greatest common divisor of the groups' blocks.
         context_parallel: ranks that share each full-attention block, whose size here is of all.
@@ -47,7 +49,8 @@ class CacheConfig:
     use_eagle: bool = False
     key_lookahead_tokens: int = 0
     profile: str = "vllm-0.33"
-    free_queue: str | None = None
+    free_queue: str | Chosen | None = None
+    retention: Chosen | None = None
     prefix_match_unit: int | None = None
     shared_prefix_checkpoint: bool = False
     context_parallel: int = 1
@@ -57,7 +60,7 @@ class CacheConfig:
         """Refuse what no engine would accept."""
         if self.profile not in PROFILES:
             raise ValueError(f"profile {self.profile!r} is none of {', '.join(PROFILES)}")
-        if self.free_queue is not None and self.free_queue not in FREE_QUEUE_POLICIES:
+        if isinstance(self.free_queue, str) and self.free_queue not in FREE_QUEUE_POLICIES:
             names = ", ".join(FREE_QUEUE_POLICIES)
             raise ValueError(f"free_queue {self.free_queue!r} is none of {names}")
         if not 1 <= len(self.groups) <= 1 << GROUP_BITS:

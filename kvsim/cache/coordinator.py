@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvsim.cache.block_pool import FREE, Pool, Rows
+from kvsim.cache.block_pool import FREE, Pool, Rows, now_s
 from kvsim.cache.content import Ints
 from kvsim.cache.groups import (
     Bools,
@@ -191,6 +191,11 @@ def seat(arrays: Arrays, slot: int, uids: Ints, ends: Ints, num_prompt: int, jun
     sequence.planned = 0
     sequence.junction = junction
     sequence.num_spans = len(ends)
+    sequence.priority = 0
+    sequence.keep_priority = -1
+    sequence.keep_tokens = 0
+    sequence.keep_s = np.inf
+    sequence.admitted_s = now_s(core.pool)
     spans = core.tables.spans
     for i in range(len(ends)):
         spans[slot, 0, i] = uids[i]

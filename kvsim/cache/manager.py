@@ -24,6 +24,7 @@ from kvsim.cache.block_pool import (
     LOG_ROWS,
     LOG_STAMPED,
     NUM_GROUPS_MAX,
+    ORDERED,
     Ids,
     aligned_rows,
     find_block,
@@ -59,6 +60,7 @@ from kvsim.cache.groups import (
 from kvsim.cache.holding import HeldBlocks, give_back_held, held_blocks
 from kvsim.cache.hybrid import collect_group, hybrid_hit
 from kvsim.cache.loads import allocate_load, blocks_left, leave_windows, load_arrived
+from kvsim.cache.ordering import FreeOrder, Retainer
 from kvsim.cache.spec import FULL, MAMBA, MAX_BLOCKS, GroupSpec, scheduler_block_size
 from kvsim.cache.state_blocks import (
     allocate_hybrid,
@@ -80,7 +82,8 @@ from kvsim.cache.state_tables import (
     order_copies,
     resumable,
 )
-from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
+from kvsim.policies.finding import Chosen
+from kvsim.policies.free_queue import APPEND, FREE_QUEUE_POLICIES
 from kvsim.policies.profiles import PROFILES
 from kvsim.policies.retention import DENSE
 
@@ -134,6 +137,8 @@ class KVCache:
         core: its state, by name.
         arrays: the same, for compiled code.
         asked_at: for each group, the place of its spec in the order of lookup.
+        order: of the free queue, where it is none of the engine's.
+        retainer: what is kept, where that is not by the engine's rules.
     """
 
     def __init__(self, config: CacheConfig) -> None:
@@ -144,7 +149,9 @@ class KVCache:
         """
         self.config = config
         profile = PROFILES[config.profile]
-        policy = FREE_QUEUE_POLICIES[config.free_queue or profile.free_queue.name]
+        policy = APPEND
+        if not isinstance(config.free_queue, Chosen):
+            policy = FREE_QUEUE_POLICIES[config.free_queue or profile.free_queue.name]
         groups = config.groups
         eagle = frozenset(i for i, group in enumerate(groups) if group.eagle)
         if config.use_eagle and not eagle:
@@ -204,12 +211,20 @@ class KVCache:
             else None,
         )
         self.arrays = flatten(self.core)
+        self.order: FreeOrder | None = None
+        if isinstance(config.free_queue, Chosen):
+            self.order = FreeOrder(config.free_queue, self.core.pool, self.alignment_tokens)
+        self.retainer: Retainer | None = None
+        if config.retention is not None:
+            self.retainer = Retainer(config.retention, self.core.pool, self.alignment_tokens)
         asked = [int(group) for group in rows["asked"] if group >= 0]
         self._num_specs = len(asked)
         self.asked_at = tuple(
             next(i for i, first in enumerate(asked) if same_spec(groups[first], group))
             for group in groups
         )
+        at_work = (self.order, self.retainer)
+        self._policies = [policy for policy in at_work if policy is not None]
         self._idle_slots: list[int] = []
         # Full-attention groups that keep what their own lookup found, beyond the hit.
         self._uncut = [
@@ -270,19 +285,18 @@ class KVCache:
             self._make_room_for_copies(len(self.config.groups))
         if hit is None:
             later = allocate_hybrid if self._has_states else allocate
-            return (
-                later(
-                    self.arrays,
-                    sequence.slot,
-                    num_new,
-                    NOT_FIRST,
-                    lookahead,
-                    full_fit,
-                    num_reserved,
-                    watermark,
-                )
-                == TAKEN
+            answer = later(
+                self.arrays,
+                sequence.slot,
+                num_new,
+                NOT_FIRST,
+                lookahead,
+                full_fit,
+                num_reserved,
+                watermark,
             )
+            self.check()
+            return answer == TAKEN
         content = sequence.content
         self._seat(sequence)
         if self._uncut:
@@ -362,6 +376,7 @@ class KVCache:
     def leave_windows(self, sequence: Sequence) -> None:
         """Give back the blocks a sequence's windows have left, as a connector has it at the end."""
         leave_windows(self.arrays, sequence.slot)
+        self.check()
 
     def num_blocks_left(self, slots: npt.NDArray[np.int64]) -> int:
         """Blocks that the sequences in these slots still need for the tokens they have."""
@@ -390,6 +405,7 @@ class KVCache:
             let_go = release_hybrid if self._has_states else release
             let_go(self.arrays, sequence.slot)
             self._unseat(sequence)
+            self.check()
 
     def hold_back(self, sequence: Sequence) -> HeldBlocks:
         """The sequence is over, but its blocks may not be handed out yet; see ``give_back``."""
@@ -400,12 +416,50 @@ class KVCache:
     def give_back(self, held: HeldBlocks) -> None:
         """Give back what was held back."""
         give_back_held(self.core.pool, self.core.tables.groups, *held)
+        self.check()
 
     def reset(self) -> bool:
         """Empty the prefix cache; False, and nothing happens, while a block is in use."""
         if self._has_states:
-            return bool(forget_hybrid(self.arrays))
-        return bool(forget_all(self.core.pool))
+            done = bool(forget_hybrid(self.arrays))
+        else:
+            done = bool(forget_all(self.core.pool))
+        for policy in self._policies if done else ():
+            policy.reset()
+        return done
+
+    def at(self, now_s: float) -> None:
+        """It is ``now_s``, for policies that go by time; the cache itself has no clock."""
+        for policy in self._policies:
+            policy.at(now_s)
+
+    def tell_request(
+        self, sequence: Sequence, priority: int, keep_priority: int, keep_tokens: int, keep_s: float
+    ) -> None:
+        """What the request of a sequence that holds blocks wants, for policies.
+
+        Args:
+            sequence: the sequence.
+            priority: of the request, lower is served first.
+            keep_priority: 0 to 100, how much it wants its blocks kept; -1 where it says nothing.
+            keep_tokens: how many of its first tokens that is about.
+            keep_s: for how long after they are given back.
+        """
+        row = self.core.tables.sequences[sequence.slot]
+        row["priority"] = priority
+        row["keep_priority"] = keep_priority
+        row["keep_tokens"] = keep_tokens
+        row["keep_s"] = keep_s
+
+    @property
+    def notes(self) -> list[str]:
+        """What people should know of its policies."""
+        return [note for policy in self._policies for note in policy.notes]
+
+    def check(self) -> None:
+        """Stop a policy that did what none may do, see `FreeOrder.check`."""
+        for policy in self._policies:
+            policy.check()
 
     # --- steps of a cache with groups of states ---
 
@@ -444,7 +498,10 @@ class KVCache:
         """The same, but the ends may not be handed out yet; see ``give_back``."""
         ids = self.copies()[::-1].copy()
         self.core.states.meter[NUM_COPIES] = 0
-        return HeldBlocks(ids, np.full(len(self.config.groups), len(ids), dtype=np.int64))
+        num = len(self.config.groups)
+        ends = np.full(num, len(ids), dtype=np.int64)
+        nobody = np.zeros(1, dtype=self.core.tables.sequences.dtype)
+        return HeldBlocks(ids, ends, np.zeros(num, dtype=np.int64), nobody)
 
     def chunk(self, sequence: Sequence, start: int, num_new: int, most: int) -> int:
         """Tokens of a chunk of a sequence that waits: it ends where a state has to be kept.
@@ -510,9 +567,7 @@ class KVCache:
         Rows and counts are in the order of the groups.
         """
         num = len(self.config.groups)
-        counts = self.core.pool.totals[EVICTED_BY:LOG_LENGTH].reshape(
-            NUM_GROUPS_MAX, NUM_GROUPS_MAX
-        )
+        counts = self.core.pool.totals[EVICTED_BY:ORDERED].reshape(NUM_GROUPS_MAX, NUM_GROUPS_MAX)
         return counts[:num, :num].tolist()  # type: ignore[no-any-return]
 
     def num_computed(self, sequence: Sequence) -> int:
@@ -629,6 +684,8 @@ class KVCache:
 
     def free_queue(self, most: int = MAX_BLOCKS) -> Ids:
         """Block ids in the order in which they will be taken, the first ``most``; int32."""
+        if self.order is not None:
+            return self.order.queue(most)
         after = self.core.pool.blocks["after"]
         ids: list[int] = []
         block = int(after[0])
@@ -685,6 +742,7 @@ class KVCache:
 
     def _stays(self, sequence: Sequence, answer: int) -> bool:
         """Whether a sequence got its first blocks; its slot is taken back where it did not."""
+        self.check()
         if answer == TAKEN:
             return True
         self._unseat(sequence)

@@ -202,6 +202,15 @@ class Admission:
         row = self.cache.core.tables.sequences[sequence.slot]
         row["output_uid"] = job.request.output_uid
         row["end_tokens"] = self._end_tokens(job.request)
+        if self.cache.order is not None:
+            request = job.request
+            self.cache.tell_request(
+                sequence,
+                request.priority,
+                request.keep_priority,
+                request.keep_tokens,
+                request.keep_s,
+            )
 
     def _end_tokens(self, request: Request) -> int:
         """How long a request becomes."""

@@ -149,6 +149,7 @@ class Scheduler(Admission):
             self._let_go_of_copies()
         if self.connector is not None:
             plan.transfers = self.connector.build([job.sequence for job, _ in self.scheduled()])
+        self.cache.check()
         plan.num_computing = launch(self.cache.arrays, batch, len(self.running))
         if self.config.prefill_schedule_interval > 1 and not defer_prefills:
             self._note_prefills(plan)
@@ -204,6 +205,7 @@ class Scheduler(Admission):
         while self._held and self._held[0][0] <= processed:
             self.cache.give_back(self._held.popleft()[1])
         num_outcomes = end_step(self.cache.arrays, batch)
+        self.cache.check()
         return self._outcomes() if num_outcomes else ([], [])
 
     @property
@@ -259,6 +261,7 @@ class Scheduler(Admission):
             now_s,
             until_s,
         )
+        self.cache.check()
         firsts, finished = self._outcomes() if num_outcomes else ([], [])
         return end_s, firsts, finished
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.cache.block_pool import FREE, log_fills, stamp
+from kvsim.cache.block_pool import FREE, log_fills, stamp, tell_time
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import (
     NOT_FIRST,
@@ -431,6 +431,7 @@ def decode_run(
         now_s += batch.seconds[meter[OLDEST]]
         num_outcomes = end_step(arrays, batch)
         stamp(core.pool.totals, int(now_s * 1e9))
+        tell_time(core.pool, now_s)
         if now_s >= until_s or log_fills(core.pool.totals):
             break
     return now_s, num_outcomes

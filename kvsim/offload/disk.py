@@ -9,6 +9,7 @@ and everybody else who wants them, is asked again until they are there. (vLLM 0.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import numpy as np
 
@@ -41,6 +42,7 @@ class DiskConnector(OffloadConnector):
         *,
         blocks_per_chunk: int = 1,
         prompt_only: bool = True,
+        retention_interval: int | None | Literal["cache"] = "cache",
     ) -> None:
         """Connect a cache, a tier and a disk.
 
@@ -50,8 +52,15 @@ class DiskConnector(OffloadConnector):
             disk: below the tier, of the same chunks.
             blocks_per_chunk: as for ``OffloadConnector``.
             prompt_only: as for ``OffloadConnector``.
+            retention_interval: as for ``OffloadConnector``.
         """
-        super().__init__(cache, tier, blocks_per_chunk=blocks_per_chunk, prompt_only=prompt_only)
+        super().__init__(
+            cache,
+            tier,
+            blocks_per_chunk=blocks_per_chunk,
+            prompt_only=prompt_only,
+            retention_interval=retention_interval,
+        )
         num_groups = len(self._groups)
         self.disk = disk
         self.disk_chunks_stored = [0] * num_groups

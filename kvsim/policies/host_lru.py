@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvsim.jit import njit
+from kvsim.policies.contract import host_eviction
 from kvsim.policies.host_chunks import (
     EVICTABLE,
     FIRST_ROW,
@@ -222,3 +223,9 @@ def _finished(chunks: Chunks, heap: Ints, size: Ints, keys: Ints, number: int) -
         chunks.rows[row].order = number << (_POSITION_BITS + _GROUP_BITS)
         if chunks.rows[row].num_loads == 0:
             _push(chunks, heap, size, row)
+
+
+LRU = host_eviction(
+    "the chunk leaves whose request used it longest ago, tails first",
+    source="vLLM 0.33.0, OffloadingConnector, lru",
+)(Lru)

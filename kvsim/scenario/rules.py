@@ -8,9 +8,10 @@ from kvsim import catalog
 from kvsim.capacity.requests import blocks_of_request, longest_in_pool
 from kvsim.errors import KvsimError, Problems, show
 from kvsim.policies.chunks import chunk_bytes, interval_problem, num_chunks_in
+from kvsim.policies.finding import find_policy
 from kvsim.policies.profiles import PROFILES, retention_problem
 from kvsim.scenario.fields import TOKENS_MAX
-from kvsim.scenario.files import PATH_KEYS, named_files
+from kvsim.scenario.files import PATH_KEYS, named_files, named_policies
 from kvsim.scenario.fleet_rules import fleet_problems
 from kvsim.scenario.keys import ScenarioKeys, derive_blocks
 from kvsim.scenario.model import NUM_GROUPS_MAX, CustomModel
@@ -127,6 +128,17 @@ def missing_files(scenario: ScenarioKeys) -> list[Problem]:
     return problems
 
 
+def missing_policies(scenario: ScenarioKeys) -> list[Problem]:
+    """Policies a scenario names that are not to be had."""
+    problems = []
+    for place, kind, setting in named_policies(scenario):
+        try:
+            find_policy(kind, setting, scenario.directory)
+        except ValueError as error:
+            problems.append(Problem(place, str(error), ("offload.kind",)))
+    return problems
+
+
 _PLACES = ("node.", "engine.", "cache.", "model.")
 
 
@@ -194,6 +206,10 @@ def _experts(model: CustomModel) -> Iterator[Problem]:
 
 def _retention(scenario: ScenarioKeys) -> Iterator[Problem]:
     place = "cache.retention_interval"
+    if scenario.cache.retention is not None and scenario.cache.retention_interval != "profile":
+        yield Problem(
+            place, "is given beside cache.retention, which says what is kept. Keep one of them."
+        )
     unit = scenario.scheduler_block_tokens
     if unit > TOKENS_MAX and scenario.cache.enable_prefix_caching:
         text = f"the least common multiple of the block sizes, the unit of hits, is {unit} tokens."
@@ -353,12 +369,13 @@ def _offload(scenario: ScenarioKeys) -> Iterator[Problem]:
     rooms = {"offload.capacity": tier.capacity}
     if isinstance(tier, CpuOffload):
         per_chunk = tier.blocks_per_chunk
-        problem = interval_problem(
-            scenario.model_spec.groups, per_chunk, scenario.retention_interval
-        )
+        own = tier.retention_interval
+        interval = scenario.retention_interval if own == "cache" else own
+        problem = interval_problem(scenario.model_spec.groups, per_chunk, interval)
         if problem is not None:
             about = ("model", "offload", "engine.profile")
-            yield Problem("cache.retention_interval", problem, about)
+            place = "cache" if own == "cache" else "offload"
+            yield Problem(f"{place}.retention_interval", problem, about)
         if tier.num_chunks is not None:
             rooms = {}
         if tier.below is not None:

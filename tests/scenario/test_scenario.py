@@ -201,7 +201,7 @@ def test_a_scenario_is_frozen_and_travels() -> None:
         (
             small(cache={"free_queue": 1}),
             "cache.free_queue: 1 is no free_queue. Choices: profile, append, "
-            "prepend-uncached-window, prepend-uncached.",
+            "prepend-uncached-window, prepend-uncached, lru,",
         ),
         (
             small(cache={"enable_prefix_caching": 1}),
@@ -612,6 +612,7 @@ def test_resolved_spells_everything_out() -> None:
     assert resolved["node"]["tensor_parallel"] == 8
     assert resolved["engine"]["max_model_len"] == 1_048_576
     assert resolved["cache"] == {
+        "retention": None,
         "free_queue": "prepend-uncached",
         "retention_interval": 0,
         "enable_prefix_caching": True,
