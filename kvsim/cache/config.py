@@ -104,6 +104,8 @@ class CacheConfig:
             raise ValueError(f"mamba groups are simulated for {known}, not {self.profile}")
         if self.enable_caching and any(group.one_state for group in states):
             raise ValueError("a group with one state a sequence needs prefix caching to be off")
+        if states and (isinstance(self.free_queue, Chosen) or self.retention is not None):
+            raise ValueError("policies are not told of mamba groups")
         if unit is None:
             return
         if not states:

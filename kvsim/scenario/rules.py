@@ -9,6 +9,7 @@ from kvsim.capacity.requests import blocks_of_request, longest_in_pool
 from kvsim.errors import KvsimError, Problems, show
 from kvsim.policies.chunks import chunk_bytes, interval_problem, num_chunks_in
 from kvsim.policies.finding import find_policy
+from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
 from kvsim.policies.profiles import PROFILES, retention_problem
 from kvsim.scenario.fields import TOKENS_MAX
 from kvsim.scenario.files import PATH_KEYS, named_files, named_policies
@@ -106,6 +107,12 @@ def _states(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
     if scenario.offload is not None:
         text = f"tiers for a model with states are not simulated yet. Leave it out. {remedy}"
         yield Problem("offload", text, ("model",))
+    own = {"cache.retention": scenario.cache.retention is not None}
+    own["cache.free_queue"] = scenario.free_queue not in FREE_QUEUE_POLICIES
+    for place, is_own in own.items():
+        if is_own:
+            text = "policies are not told of states yet. Use what the engine has, or leave it out."
+            yield Problem(place, text, ("model",))
     if scenario.cache.enable_prefix_caching and any(
         group.one_state for group in scenario.model_spec.groups
     ):
