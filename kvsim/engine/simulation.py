@@ -266,6 +266,7 @@ def make_engine(
     number: int | None = None,
     pace: Pace | None = None,
     observer: Observer | None = None,
+    connect: Callable[[KVCache], Tiers] | None = None,
 ) -> Engine:
     """A replica as a scenario describes one, with a cold cache.
 
@@ -280,9 +281,12 @@ def make_engine(
         number: of several replicas which one it is.
         pace: lets its steps begin and end together with those of others.
         observer: looks at it before and after steps.
+        connect: makes what its connector goes to, in place of the scenario's tiers.
     """
     cache = make_cache(scenario, log_entries)
-    tiers = make_tiers(scenario, clock, cache, step_time)
+    tiers = (
+        make_tiers(scenario, clock, cache, step_time) if connect is None else connect(cache)
+    )
     scheduler = Scheduler(
         cache,
         scheduler_config(scenario, cache.config.num_blocks),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+from kvsim.cache.manager import KVCache
 from kvsim.engine.clock import Clock
 from kvsim.engine.replica import Replica
 from kvsim.engine.simulation import Engine, make_engine
+from kvsim.engine.tiers import Tiers
 from kvsim.fleet.balancing import Clients, Counting
 from kvsim.fleet.caches import LOG_ENTRIES_A_BLOCK, FleetCaches
 from kvsim.fleet.lockstep import GRAPH_TOKENS_MAX, Lockstep
@@ -110,6 +113,7 @@ class Nodes:
         caches: FleetCaches,
         *,
         one_by_one: bool,
+        connect: Callable[[int, KVCache], Tiers] | None = None,
     ) -> None:
         """Without nodes.
 
@@ -120,6 +124,7 @@ class Nodes:
             requests: where ended requests are entered.
             caches: told of every replica.
             one_by_one: an event for every step.
+            connect: makes what a replica's connector goes to, in place of the scenario's tiers.
         """
         self.caches = caches
         self.all: list[Node] = []
@@ -131,6 +136,7 @@ class Nodes:
         self._step_time = step_time
         self._requests = requests
         self._one_by_one = one_by_one
+        self._connect = connect
         self._log_entries = LOG_ENTRIES_A_BLOCK * derive_blocks(scenario).num_blocks
         self._ranks = scenario.node.data_parallel
         self._is_hybrid = scenario.balancing == "hybrid"
@@ -193,6 +199,7 @@ class Nodes:
                 number=replica,
                 pace=group.pace,
                 observer=self,
+                connect=None if self._connect is None else partial(self._connect, replica),
             )
             if group.pace is not None:
                 group.pace.join(engine.replica)

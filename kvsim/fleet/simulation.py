@@ -67,18 +67,22 @@ def simulate_fleet(
     """
     if refused := [str(problem) for problem in not_simulated(scenario)]:
         raise Problems(f"scenario {scenario.name}", refused)
+    told = on_progress or (lambda share: None)
+    if scenario.fleet is not None and scenario.fleet.pools is not None:
+        from kvsim.fleet.split_simulation import simulate_split
+
+        return simulate_split(scenario, told, one_by_one=one_by_one)
     workload = open_workload(scenario.workload, scenario.scheduler_block_tokens, scenario.seed)
     clock = Clock()
     step_time = make_step_time(scenario)
     requests = RequestLog()
-    deciders, caches = _routers(scenario)
+    deciders, caches = make_routers(scenario)
     nodes = Nodes(clock, scenario, step_time, requests, caches, one_by_one=one_by_one)
     seed = int(stream(scenario.seed, "front").integers(2**62))
     front = Front(clock, nodes, deciders, requests, seed)
     for number in range(scenario.num_nodes):
         front.add(number, clock.now, at_start=True)
     _set_events(clock, scenario, front)
-    told = on_progress or (lambda share: None)
     feed(clock, workload, front, told)
     clock.run()
     told(1.0)
@@ -95,7 +99,9 @@ def simulate_fleet(
     )
 
 
-def _routers(scenario: Scenario) -> tuple[list[Decider], FleetCaches]:
+def make_routers(
+    scenario: Scenario, draws: str = "router"
+) -> tuple[list[Decider], FleetCaches]:
     """The fleet's routers side by side, and the caches they may be told of."""
     fleet, ranks = scenario.fleet, scenario.node.data_parallel
     config = make_cache(scenario).config
@@ -126,7 +132,7 @@ def _routers(scenario: Scenario) -> tuple[list[Decider], FleetCaches]:
             cached_tokens,
         )
         router = make_router(kind, written, surroundings, scenario.directory)
-        seed = int(stream(scenario.seed, "router", index).integers(2**62))
+        seed = int(stream(scenario.seed, draws, index).integers(2**62))
         deciders.append(Decider(router, random.Random(seed), kind))
     shown.append(FleetCaches(most_nodes * ranks, config, deciders))
     return deciders, shown[0]
