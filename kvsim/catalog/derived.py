@@ -74,6 +74,7 @@ def derived_model(
         fill("precision", weights.precision, weights.reason)
         if parameters is not None and parameters.num_experts:
             fill("expert_bytes", round(weights.experts), f"counted, {weights.reason}")
+    fill("family", _family(config, plan), "which constants of step times it shares")
     values.setdefault("precision", "bf16")
     unread = "whose quantization_config is not understood" if config.quantization else "without one"
     where.setdefault("precision", f"assumption: BF16 for a config {unread}")
@@ -110,6 +111,23 @@ def derived_model(
         origins=where,
         **values,
     )
+
+
+_FAMILIES = {
+    "DeepseekV4": "deepseek-v4",
+    "GptOss": "gpt-oss",
+    "Qwen3Next": "gated-delta-net",
+    "Qwen3_5": "gated-delta-net",
+    "KimiLinear": "gated-delta-net",
+}
+"""What architectures begin with whose layers do the work of a family of step times."""
+
+
+def _family(config: Config, plan: Plan) -> str | None:
+    for begin, family in _FAMILIES.items():
+        if config.architecture.startswith(begin):
+            return family
+    return "mla" if any(group.kind == MLA for group in plan.groups) else None
 
 
 def _groups(plan: Plan, share: float) -> tuple[KVGroup, ...]:

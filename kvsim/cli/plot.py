@@ -69,6 +69,14 @@ def _ttft(runs: Runs, choices: _Choices) -> Any:
     return plots.ttft_distribution(_each(runs), objective_s=_objective_s(runs))
 
 
+def _tpot(runs: Runs, choices: _Choices) -> Any:
+    from kvsim import plots
+
+    objective = runs.scenario.objective
+    limit_s = objective.tpot_s if objective else None
+    return plots.tpot_distribution(_each(runs), objective_s=limit_s)
+
+
 def _policies(runs: Runs, choices: _Choices) -> Any:
     from kvsim import plots
     from kvsim.plots.policies import MOST_BARS
@@ -162,6 +170,7 @@ _KINDS: dict[str, _Kind] = {
         _hit_rate, "token hit rate over a capacity that was varied, with knees", ("--x",)
     ),
     "ttft": _Kind(_ttft, "share of requests whose first token came within a time"),
+    "tpot": _Kind(_tpot, "share of requests whose tokens came within a time each"),
     "ttft-rate": _Kind(_ttft_rate, "TTFT p50 and p99 over the request rate", ("--x",)),
     "retention": _Kind(_retention, "what each interval keeps (kvsim new --retention-probe)"),
     "survival": _Kind(_survival, "reusable tokens found, by idle time of the prefix"),

@@ -367,28 +367,33 @@ class Scheduler(Admission):
         batch = self._batch
         flight = batch.flights[(batch.meter[OLDEST] - 1) % self.config.depth]
         outcomes = batch.outcomes[: flight[LENGTH, 0]]
-        jobs = {job.sequence.slot: job for job in self.running}
+        slots = batch.slots[: len(self.running)]
         firsts: list[Job] = []
         finished: list[Job] = []
+        left: list[int] = []
         for i in np.flatnonzero(outcomes).tolist():
             outcome = int(outcomes[i])
             if outcome & GONE:
                 stale = self._stale.get((int(flight[SLOT, i]), int(flight[SERIAL, i])))
                 if stale is None:  # it was finished by the step before
                     continue
-                job = stale
+                job, place = stale, -1
                 outcome = self._take_stale(job, flight[:, i].tolist())
             else:
-                job = jobs[int(flight[SLOT, i])]
+                place = int(np.argmax(slots == flight[SLOT, i]))
+                job = self.running[place]
             if outcome & FIRST_TOKEN:
                 firsts.append(job)
             if outcome & FINISHED:
                 finished.append(job)
                 self._finish(job)
-        gone = {job for job in finished if job.sequence.slot < 0}
-        if gone:
-            self.running = [job for job in self.running if job not in gone]
-            batch.slots[: len(self.running)] = [job.sequence.slot for job in self.running]
+                if place >= 0 and job.sequence.slot < 0:
+                    left.append(place)
+        if left:
+            kept = np.delete(slots, left)
+            for place in sorted(left, reverse=True):
+                del self.running[place]
+            batch.slots[: len(kept)] = kept
         return firsts, finished
 
     def _finish(self, job: Job) -> None:

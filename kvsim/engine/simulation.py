@@ -17,7 +17,7 @@ from kvsim.engine.feeding import Server, SessionFeeder
 from kvsim.engine.jobs import SchedulerConfig
 from kvsim.engine.replica import Observer, Pace, Replica
 from kvsim.engine.scheduler import Scheduler
-from kvsim.engine.tiers import Tiers, make_tiers, tier_warnings
+from kvsim.engine.tiers import SharedTiers, Tiers, make_tiers, tier_warnings
 from kvsim.errors import Problems
 from kvsim.metrics.records import RequestLog, TimelineLog
 from kvsim.metrics.summary import RunCounters
@@ -267,6 +267,7 @@ def make_engine(
     pace: Pace | None = None,
     observer: Observer | None = None,
     connect: Callable[[KVCache], Tiers] | None = None,
+    shared: SharedTiers | None = None,
 ) -> Engine:
     """A replica as a scenario describes one, with a cold cache.
 
@@ -281,12 +282,14 @@ def make_engine(
         number: of several replicas which one it is.
         pace: lets its steps begin and end together with those of others.
         observer: looks at it before and after steps.
+        shared: tiers that it uses together with others.
         connect: makes what its connector goes to, in place of the scenario's tiers.
     """
     cache = make_cache(scenario, log_entries)
-    tiers = (
-        make_tiers(scenario, clock, cache, step_time) if connect is None else connect(cache)
-    )
+    if connect is None:
+        tiers = make_tiers(scenario, clock, cache, step_time, shared)
+    else:
+        tiers = connect(cache)
     scheduler = Scheduler(
         cache,
         scheduler_config(scenario, cache.config.num_blocks),

@@ -140,6 +140,7 @@ class DecodeSide(_Side):
         super().__init__(clock, nic, self.filler)
 
     def begin(self, jobs: list[TransferJob]) -> None:
+        """Requests have blocks to be filled."""
         for job in jobs:
             self._on_asked(self, job.number, self.filler.pull(job.number))
 

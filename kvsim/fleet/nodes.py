@@ -10,11 +10,12 @@ from kvsim.cache.manager import KVCache
 from kvsim.engine.clock import Clock
 from kvsim.engine.replica import Replica
 from kvsim.engine.simulation import Engine, make_engine
-from kvsim.engine.tiers import Tiers
+from kvsim.engine.tiers import SharedTiers, Tiers
 from kvsim.fleet.balancing import Clients, Counting
 from kvsim.fleet.caches import LOG_ENTRIES_A_BLOCK, FleetCaches
 from kvsim.fleet.lockstep import GRAPH_TOKENS_MAX, Lockstep
 from kvsim.metrics.records import RequestLog
+from kvsim.offload.mooncake import MooncakeStore
 from kvsim.scenario import Scenario
 from kvsim.scenario.keys import derive_blocks
 from kvsim.times.step_time import StepTimeParams
@@ -138,6 +139,7 @@ class Nodes:
         self._one_by_one = one_by_one
         self._connect = connect
         self._log_entries = LOG_ENTRIES_A_BLOCK * derive_blocks(scenario).num_blocks
+        self._store: MooncakeStore | None = None
         self._ranks = scenario.node.data_parallel
         self._is_hybrid = scenario.balancing == "hybrid"
         self._group_of: dict[int, tuple[EngineGroup, int]] = {}  # and the number in it, by replica
@@ -185,6 +187,7 @@ class Nodes:
             group = EngineGroup(self._clock, scenario, self._step_time, ranks)
             self.groups.append(group)
             first = 0
+        shared = SharedTiers(self._store)
         lives = []
         for rank in range(ranks):
             replica = number * ranks + rank
@@ -200,7 +203,9 @@ class Nodes:
                 pace=group.pace,
                 observer=self,
                 connect=None if self._connect is None else partial(self._connect, replica),
+                shared=shared,
             )
+            self._store = shared.store  # one for the fleet; it outlives its nodes
             if group.pace is not None:
                 group.pace.join(engine.replica)
             if group.counting is not None:

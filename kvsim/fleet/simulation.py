@@ -99,9 +99,7 @@ def simulate_fleet(
     )
 
 
-def make_routers(
-    scenario: Scenario, draws: str = "router"
-) -> tuple[list[Decider], FleetCaches]:
+def make_routers(scenario: Scenario, draws: str = "router") -> tuple[list[Decider], FleetCaches]:
     """The fleet's routers side by side, and the caches they may be told of."""
     fleet, ranks = scenario.fleet, scenario.node.data_parallel
     config = make_cache(scenario).config

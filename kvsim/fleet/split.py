@@ -50,7 +50,7 @@ class SplitFront(Front):
         self._sent: dict[str, tuple[Sent, int]] = {}
 
     def _send(self, sent: Sent, target: int) -> None:
-        """A decode node is chosen: the request goes there, or its prompt to the other pool first."""
+        """A decode node is chosen: the request goes there, or first its prompt to the other pool."""
         if not self._is_split(sent, target):
             super()._send(sent, target)
             return
@@ -75,7 +75,9 @@ class SplitFront(Front):
             return True
         replicas = [one.number for one in self._nodes.replicas_of(target)]
         content, caches = sent.request.content, self._nodes.caches
-        cached = max(caches.cached_tokens(content, number) for number in replicas if number is not None)
+        cached = max(
+            caches.cached_tokens(content, number) for number in replicas if number is not None
+        )
         uncached = prompt_tokens - cached
         is_short = rules.uncached_tokens is None or uncached < rules.uncached_tokens
         is_small = rules.share is None or uncached < rules.share * prompt_tokens

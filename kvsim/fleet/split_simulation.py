@@ -66,9 +66,7 @@ def simulate_split(
     feed(clock, workload, front, told)
     clock.run()
     told(1.0)
-    lives = {
-        side: [life for node in nodes[side].all for life in node.lives] for side in SIDES
-    }
+    lives = {side: [life for node in nodes[side].all for life in node.lives] for side in SIDES}
     decode_refused = sum(life.engine.replica.num_refused for life in lives["decode"])
     check_some_ran(scenario, requests, front.num_refused + decode_refused)
     handoffs.check_all_done()
@@ -116,9 +114,9 @@ def _figures(
     (prefill, ahead), (decode, behind) = counted["prefill"], counted["decode"]
     total = add_counters([prefill, decode], end_s)
     total.num_blocks = prefill.num_blocks + decode.num_blocks
-    for side in handoffs.decode_sides.values():
-        total.queried_tokens -= side.filler.queried_tokens
-        total.hit_tokens -= side.filler.hit_tokens
+    for receiver in handoffs.decode_sides.values():
+        total.queried_tokens -= receiver.filler.queried_tokens
+        total.hit_tokens -= receiver.filler.hit_tokens
     first = len(ahead.replicas)
     fleet = scenario.fleet
     assert fleet is not None
@@ -136,7 +134,9 @@ def _figures(
             router=figures.router,
             first_replica=begin,
             counters=counters,
-            loads=[min(1.0, one.busy_s / one.up_s) if one.up_s else 0.0 for one in figures.replicas],
+            loads=[
+                min(1.0, one.busy_s / one.up_s) if one.up_s else 0.0 for one in figures.replicas
+            ],
             link_bytes=[ends[number].num_bytes for number in sorted(ends)],
         )
     return total, replace(

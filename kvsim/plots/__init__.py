@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.plots.capacity import hit_rate_by_capacity
-from kvsim.plots.latency import ttft_by_rate, ttft_distribution
+from kvsim.plots.latency import tpot_distribution, ttft_by_rate, ttft_distribution
 from kvsim.plots.matrix import evictions, heat_map
 from kvsim.plots.policies import policies_side_by_side, retention_tradeoff
 from kvsim.plots.pool import pool_by_group, pool_by_state
@@ -43,6 +43,7 @@ __all__ = [
     "save",
     "trace_reuse",
     "ttft_by_rate",
+    "tpot_distribution",
     "ttft_distribution",
 ]
 

@@ -1,9 +1,9 @@
-"""Time to first token: its distribution, and its quantiles as the request rate rises."""
+"""Times to the first token and per token after it: distributions; TTFT as the rate rises."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -54,20 +54,59 @@ def ttft_distribution(
     Raises:
         KvsimError: there are no results, or none has a request that ran.
     """
+    return _distribution(results, _TTFT, objective_s, ax)
+
+
+@styled
+def tpot_distribution(
+    results: Results, *, objective_s: float | None = None, ax: Axes | None = None
+) -> Axes:
+    """Share of requests whose tokens after the first came within a time each, as for TTFT.
+
+    Args:
+        results: runs to draw beside each other.
+        objective_s: TPOT to be met, in s, drawn as a limit; times are then on a log axis.
+        ax: where to draw.
+
+    Raises:
+        KvsimError: there are no results, or none has a request of several tokens.
+    """
+    return _distribution(results, _TPOT, objective_s, ax)
+
+
+class _Time(NamedTuple):
+    """What a distribution is of: its key, name, title, and what it takes to have one."""
+
+    key: str
+    name: str
+    title: str
+    lacking: str
+
+
+_TTFT = _Time("ttft", "TTFT", "Time to first token", "no request ran")
+_TPOT = _Time(
+    "tpot",
+    "TPOT",
+    "Time per output token after the first",
+    "no request has a second token",
+)
+
+
+def _distribution(results: Results, of: _Time, objective_s: float | None, ax: Axes | None) -> Axes:
     ax = one_axes(ax)
     named = named_results(results)
-    ttft_s = {
-        name: np.sort(result.requests["ttft_s"].dropna().to_numpy(dtype=float))
+    drawn_s = {
+        name: np.sort(result.requests[f"{of.key}_s"].dropna().to_numpy(dtype=float))
         for name, result in named.items()
     }
-    ttft_s = {name: times_s for name, times_s in ttft_s.items() if len(times_s)}
-    if not ttft_s:
-        raise InputError("results", "no request ran, so there is no TTFT to draw.")
-    styles = policy_styles([scenario_policy(named[name].scenario) for name in ttft_s])
+    drawn_s = {name: times_s for name, times_s in drawn_s.items() if len(times_s)}
+    if not drawn_s:
+        raise InputError("results", f"{of.lacking}, so there is no {of.name} to draw.")
+    styles = policy_styles([scenario_policy(named[name].scenario) for name in drawn_s])
     handles: list[Artist] = []
     has_bands = False
     for number, ((name, times_s), style, width) in enumerate(
-        zip(ttft_s.items(), styles, widths(len(ttft_s)), strict=True), 1
+        zip(drawn_s.items(), styles, widths(len(drawn_s)), strict=True), 1
     ):
         shares = np.arange(1, len(times_s) + 1) / len(times_s)
         thin = np.unique(np.linspace(0, len(times_s) - 1, _NUM_POINTS_MAX).astype(int))
@@ -80,9 +119,9 @@ def ttft_distribution(
             "mec": "white",
         }
         ax.step(times_s[thin], shares[thin], where="post", **{**look, "marker": ""})
-        near = (named[name].summary.get("step_times") or {}).get("ttft") or {}
+        near = (named[name].summary.get("step_times") or {}).get(of.key) or {}
         error = near.get("error")
-        if error and len(ttft_s) <= _BANDS_MAX:
+        if error and len(drawn_s) <= _BANDS_MAX:
             # What step times were off by for measured set-ups like this one.
             low, high = times_s[thin] * max(1 - error, 0), times_s[thin] * (1 + error)
             ax.fill_betweenx(shares[thin], low, high, color=style.color, alpha=0.12, lw=0)
@@ -93,14 +132,14 @@ def ttft_distribution(
             **{**look, "linestyle": "none"},
         )
         handles += ax.plot([], [], label=name, **look)
-        if len(ttft_s) >= NUMBERED_FROM:
+        if len(drawn_s) >= NUMBERED_FROM:
             # Each at a height of its own, so that no two are on each other.
-            share = 0.06 + 0.9 * (number - 0.5) / len(ttft_s)
+            share = 0.06 + 0.9 * (number - 0.5) / len(drawn_s)
             number_at(ax, number, (float(np.quantile(times_s, share)), share), style.color)
-    labels = numbered_labels(list(ttft_s))
+    labels = numbered_labels(list(drawn_s))
     limit = _limit(ax, objective_s, vertical=True)
-    least = min(max(float(times_s[0]), 1e-4) for times_s in ttft_s.values())
-    most = max(float(times_s[-1]) for times_s in ttft_s.values())
+    least = min(max(float(times_s[0]), 1e-4) for times_s in drawn_s.values())
+    most = max(float(times_s[-1]) for times_s in drawn_s.values())
     if objective_s is not None or most / least >= _SPREAD_FOR_LOG:
         log_axis(ax, "x")
     ax.set_yticks([0, 0.25, *_MARKED[:2], 1])
@@ -108,9 +147,9 @@ def ttft_distribution(
     percent_axis(ax.yaxis)
     ax.set_yticks([0, 0.25, *_MARKED[:2], 1])
     band = "; bands: error of step times" if has_bands else ""
-    ax.set_xlabel(f"TTFT (s); marks at p50, p90 and p99{band}")
+    ax.set_xlabel(f"{of.name} (s); marks at p50, p90 and p99{band}")
     ax.set_ylabel("Requests within (%)")
-    set_title(ax, "Time to first token")
+    set_title(ax, of.title)
     add_legend(ax, [*handles, *(h for h, _ in limit)], [*labels, *(t for _, t in limit)])
     return ax
 

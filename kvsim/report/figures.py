@@ -106,6 +106,12 @@ def _run_plots(runs: Runs, best: str | None) -> Iterator[_Plot]:
         lambda ax: plots.ttft_distribution(results, objective_s=limit_s, ax=ax),
         "TTFT: share of requests whose first token came within a time.",
     )
+    if any(result.requests["tpot_s"].notna().any() for result in results.values()):
+        tpot_s = objective.tpot_s if objective else None
+        yield _Plot(
+            lambda ax: plots.tpot_distribution(results, objective_s=tpot_s, ax=ax),
+            "TPOT: share of requests whose tokens after the first came within a time each.",
+        )
     yield _Plot(
         lambda ax: plots.prefix_survival(results, reuse_by_run(runs.scenario, results), ax=ax),
         "Survival of a prefix: share of what could be reused that was found, by its idle time.",

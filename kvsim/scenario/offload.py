@@ -102,7 +102,14 @@ class CpuOffload(Section):
     """Chunks of blocks in the host's memory, as the engine's OffloadingConnector keeps them."""
 
     kind: Literal["cpu"] = Field(description="kind of tier")
-    capacity: Capacity = Field(default=2**40, description="bytes of host memory for the node")
+    capacity: Capacity = Field(
+        default=2**40, description="bytes of host memory, for a rank or for the node"
+    )
+    shared_by: Literal["rank", "node"] = Field(
+        default="rank",
+        description="whose the tier is: each data-parallel rank has one, as the engine's do, or "
+        "all ranks of a node have one together",
+    )
     num_chunks: Count | None = Field(
         default=None, description="chunks the tier holds; null for what the capacity gives"
     )

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from kvsim.errors import KvsimError
 from kvsim.scenario.fleet import Fleet
 from kvsim.scenario.keys import ScenarioKeys
 from kvsim.scenario.validation import Problem
 
-Side = Literal["prefill", "decode"]
-SIDES: tuple[Side, Side] = ("prefill", "decode")
+SIDES = ("prefill", "decode")
 KeysT = TypeVar("KeysT", bound=ScenarioKeys)
 
 
-def pool_scenario(scenario: KeysT, side: Side) -> KeysT:
+def pool_scenario(scenario: KeysT, side: str) -> KeysT:
     """One pool of a split fleet as a scenario of its own, with the whole workload."""
     fleet = scenario.fleet
     if fleet is None or fleet.pools is None:

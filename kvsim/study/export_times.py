@@ -105,14 +105,22 @@ def export_aisimulate(
         f"# aisimulate {version} (PyPI, Apache-2.0): {model}, {system}, {backend}, "
         f"tp {tensor_parallel}, dp {data_parallel}, ep {expert_parallel}\n# times {told}\n"
     )
-    return head + table_csv(
-        lambda batch, context: (
-            factors[1] * 1e-3 * float(made.predict_decode_latency_total(batch, context))
-        ),
-        lambda tokens, read: (
-            factors[0] * 1e-3 * float(made.predict_prefill_latency_total(1, tokens, read))
-        ),
-    )
+    try:
+        # The package counts the context of all sequences of a decode together.
+        rows = table_csv(
+            lambda batch, context: (
+                factors[1] * 1e-3 * float(made.predict_decode_latency_total(batch, batch * context))
+            ),
+            lambda tokens, read: (
+                factors[0] * 1e-3 * float(made.predict_prefill_latency_total(1, tokens, read))
+            ),
+        )
+    except Exception as error:
+        raise KvsimError(
+            f"aisimulate {version} knows {model} on {system} with {backend}, but has measured no "
+            f"kernels of it: {error}. Try a model of the same layers that it has measured."
+        ) from None
+    return head + rows
 
 
 def table_csv(decode_s: Seconds, prompt_s: Seconds) -> str:

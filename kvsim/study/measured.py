@@ -11,16 +11,25 @@ their users, each with its source:
   (``max_num_tokens`` of the public scripts).
 - A note that says "together" names repetitions of one batch, not a closed loop.
 - A data-parallel degree of the square of the expert-parallel one is that of a node counted twice.
-- SGLang without a named chunk takes 8,192 tokens on Hopper and 16,384 on Blackwell (its default).
+- SGLang without a named chunk takes 8,192 tokens on Hopper and 16,384 on Blackwell (its default),
+  and with attention data parallelism each rank takes its part of them.
+- SGLang runs at most 256 requests of DeepSeek V4 at once (its default for that model; 128 in its
+  cookbook's data-parallel servers with drafts of Pro on GB200 and of Flash on Hopper), but for
+  InferenceX's data-parallel servers, whose scripts give more. On eight data-parallel B200 or B300
+  it takes 65,536 tokens in all and delays prompts until every rank has one, 30 steps at most; with
+  drafts 32,768 without a delay. On Hopper it keeps two BF16 latents of every token and layer,
+  windows unfreed: what its servers of Flash and Pro there, which ran out of memory, agree on.
 - vLLM planned synchronously before 0.14; the others overlap.
 """
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import gzip
 import io
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,24 +40,25 @@ import numpy.typing as npt
 from kvsim import catalog
 from kvsim.catalog import Gpu, Model
 from kvsim.errors import KvsimError, Problems, show
-from kvsim.times.closed_loop import PLANS, WHOLE, Loop
+from kvsim.study.measured_names import engine_name, gpu_name, model_name, precision_name
+from kvsim.times.closed_loop import HOLD_STEPS, PLANS, WHOLE, Loop
 from kvsim.times.constants import Constants, catalog_constants, conditions
 from kvsim.times.quantized import at_precision
 from kvsim.times.roofline import roofline
 from kvsim.times.step_time import UNCAPPED_TOKENS, StepTimeParams
-from kvsim.times.work import Layout, Work, work_of
+from kvsim.times.work import Layout, Work, layer_count, work_of
 
 Ints = npt.NDArray[np.int64]
 
 REQUIRED = ("id", "model", "gpu", "precision", "engine", "tp", "isl", "osl", "concurrency")
 """Columns a file of measurements needs; of the times at least one of TIMES."""
 TIMES = ("ttft_mean_s", "ttft_p50_s", "tpot_mean_s", "tpot_p50_s")
-_ENGINES = {"trt": "tensorrt-llm", "nim(trt-llm)": "tensorrt-llm", "trtllm": "tensorrt-llm"}
 _NUMBERS = ("dp", "ep", "num_prompts", "chunk", "len_low_ratio", "tot_tok_s_gpu", "max_num_seqs")
-_DRAFTS = {"eagle-3-1-4": 3, "eagle-1-1-2": 1}
 _UTILIZATION, _RESERVE_BYTES = 0.92, 3e9
+_SGLANG_V4_REQUESTS = 256
+_SGLANG_V4_HOPPER_BYTES = 2304.0  # a token and layer
+_DELAYED_STEPS = 30  # of SGLang's prefill delayer
 _LEAST_KV_BYTES = 8e9  # less than this would not have been benchmarked
-_SERVED_PART = 0.35  # of the concurrency, below which the server ran fewer than were sent
 
 
 @dataclass(frozen=True)
@@ -128,6 +138,42 @@ class Point:
         """Constants for it; None for those of the catalog."""
         return (constants or catalog_constants()).of(self.conditions())
 
+    def _most_at_once(self) -> int:
+        """Requests that the engine runs at once unless told otherwise."""
+        model, gpu, layout = self._known()
+        ranks, drafts = layout.data_parallel, layout.draft_tokens
+        if self.engine != "sglang" or model.family != "deepseek-v4":
+            return 1 << 30
+        if ranks > 1 and self.row.get("source", "").startswith("inferencex"):
+            return 1 << 30
+        large = model.name == "deepseek-v4-pro"
+        narrow = gpu.name == "gb200" if large else gpu.generation == "hopper"
+        return _SGLANG_V4_REQUESTS // (2 if ranks > 1 and drafts and narrow else 1)
+
+    def _hold_steps(self) -> int:
+        """Steps that prompts wait at most until every rank has one."""
+        _, _, layout = self._known()
+        if self.engine == "tensorrt-llm":
+            return HOLD_STEPS
+        return _DELAYED_STEPS if self._wide_v4 and not layout.draft_tokens else 0
+
+    def _chunk(self) -> int:
+        """Most tokens of a rank's step."""
+        _, gpu, layout = self._known()
+        ranks, told = layout.data_parallel, whole(self.row, "chunk")
+        if self.engine != "sglang" or ranks == 1:
+            return told or (16384 if gpu.generation == "blackwell" else 8192)
+        if self._wide_v4:
+            return 4096 if layout.draft_tokens else 8192
+        return told or (16384 if gpu.generation == "blackwell" else 8192) // ranks
+
+    @property
+    def _wide_v4(self) -> bool:
+        """Whether it is SGLang's node of eight data-parallel Blackwells for DeepSeek V4."""
+        model, gpu, layout = self._known()
+        v4 = self.engine == "sglang" and model.family == "deepseek-v4"
+        return v4 and layout.data_parallel >= 8 and gpu.name in ("b200", "b300")
+
     def loop(self, tokens_a_step: float = 1.0) -> Loop:
         """What was sent, and how the engine took it.
 
@@ -138,7 +184,7 @@ class Point:
         row, concurrency = self.row, self.concurrency
         prompts, outputs = self.lengths or _drawn_lengths(row)
         plan, ranks = PLANS[self.engine], layout.data_parallel
-        chunk = whole(row, "chunk") or (16384 if gpu.generation == "blackwell" else 8192)
+        chunk = self._chunk()
         if plan == WHOLE:
             decodes = math.ceil(concurrency / ranks) * (1 + layout.draft_tokens)
             chunk = max(chunk, int(prompts.max()) + decodes)
@@ -153,14 +199,17 @@ class Point:
             if group.bytes_per_block is not None
         ]
         share = model.kv_share(layout.tensor_parallel)
+        if self.engine == "sglang" and model.family == "deepseek-v4" and gpu.generation == "hopper":
+            held = [(_SGLANG_V4_HOPPER_BYTES * layer_count(model), UNCAPPED_TOKENS)]
         return Loop(
             prompts=prompts,
             outputs=outputs,
             concurrency=concurrency,
             num_ranks=ranks,
             plan=plan,
+            hold_steps=self._hold_steps(),
             step_tokens=chunk,
-            max_sequences=whole(row, "max_num_seqs") or 1 << 30,
+            max_sequences=max((whole(row, "max_num_seqs") or self._most_at_once()) // ranks, 1),
             kv_bytes=max(room, _LEAST_KV_BYTES),
             held_bytes=np.array([part[0] * share for part in held]),
             held_cap=np.array([part[1] for part in held], np.int64),
@@ -260,18 +309,18 @@ def make_point(
         gpu: on what; likewise.
         lengths: of the requests that were sent; None to draw them.
     """
-    engine = _ENGINES.get(row["engine"], row["engine"])
+    engine = engine_name(row["engine"])
     ttft_s, ttft_is_median = _time(row, "ttft")
     tpot_s, tpot_is_median = _time(row, "tpot")
-    polls = row["model"] == "deepseek-r1" and engine == "sglang"
+    polls = model_name(row["model"]) == "deepseek-r1" and engine == "sglang"
     if whole(row, "concurrency") > 256 or polls:
         ttft_s = math.nan
     point = Point(row, ttft_s, tpot_s, ttft_is_median, tpot_is_median, engine=engine)
     reason = _not_expressed(point)
     if reason is None:
         try:
-            model = model or at_precision(catalog.model(row["model"]), row["precision"])
-            gpu, layout = gpu or catalog.gpu(row["gpu"]), _layout(row)
+            gpu, layout = gpu or catalog.gpu(gpu_name(row["gpu"])), _layout(row)
+            model = model or served_model(row["model"], row["precision"], gpu)
             asynchronous = not (engine == "vllm" and _before(row.get("version", ""), (0, 14)))
             if row.get("async_scheduling"):
                 asynchronous = row["async_scheduling"].lower() in ("true", "1")
@@ -305,11 +354,29 @@ def _time(row: Mapping[str, str], name: str) -> tuple[float, bool]:
     return (number(row, f"{name}_p50_s"), True) if math.isnan(mean) else (mean, False)
 
 
+def served_model(name: str, precision: str, gpu: Gpu) -> Model:
+    """A model of the catalog as it was served.
+
+    Weights in fewer bits than the GPU's tensor cores know are computed with in BF16.
+
+    Raises:
+        KvsimError: no such model or precision.
+    """
+    model = at_precision(catalog.model(model_name(name)), precision_name(precision))
+    if gpu.flops_per_s(model.precision) is None:
+        model = dataclasses.replace(model, precision="bf16")
+    return model
+
+
+def _says(row: Mapping[str, str], key: str) -> bool:
+    return (row.get(key) or "").strip().lower() in ("true", "1", "1.0", "yes")
+
+
 def _layout(row: Mapping[str, str]) -> Layout:
     tp, ep, dp = (max(whole(row, key), 1) for key in ("tp", "ep", "dp"))
-    ranks = dp if row.get("dp_attention", "").lower() in ("true", "1") else 1
-    if ranks > 8 and ranks == ep * ep:
-        ranks = ep
+    ranks = dp
+    if _says(row, "dp_attention"):
+        ranks = ep if dp == ep * ep else dp if dp > 1 else tp
     split = max(tp // ranks, 1)
     return Layout(
         tensor_parallel=split,
@@ -320,17 +387,21 @@ def _layout(row: Mapping[str, str]) -> Layout:
     )
 
 
+def _speculation(row: Mapping[str, str]) -> str:
+    spec = (row.get("spec") or "none").strip().lower()
+    return "none" if spec in ("off", "false", "no", "0") else spec
+
+
 def _draft_tokens(row: Mapping[str, str], ranks: int) -> int:
-    spec = row.get("spec") or "none"
+    spec = _speculation(row)
     if spec == "none":
         return 0
-    if spec in _DRAFTS:
-        return _DRAFTS[spec]
-    if spec.isdigit():
-        return int(spec)
+    number = re.fullmatch(r"(?:eagle-|mtp-?)?(\d+)(?:-\d+-\d+)?", spec)
+    if number is not None:
+        return int(number[1])
     # Public scripts of InferenceX: TensorRT-LLM drafts 3, with attention data parallelism 1; the
     # EAGLE of SGLang runs 2 steps, vLLM's MTP is taken to do the same.
-    if row["engine"] == "trt":
+    if engine_name(row["engine"]) == "tensorrt-llm":
         return 1 if ranks > 1 else 3
     return 2
 
@@ -340,35 +411,14 @@ def _not_expressed(point: Point) -> str | None:
     row = point.row
     if math.isnan(point.tpot_s) and math.isnan(point.ttft_s):
         return "no time that can be compared"
-    if row.get("disagg", "").lower() in ("true", "1"):
+    if _says(row, "disagg"):
         return "prefill and decode on different engines: not one engine's steps"
     if point.engine not in PLANS:
         return f"engine {row['engine']}: how it plans steps is not known"
-    spec = row.get("spec") or "none"
-    if spec not in ("none", "mtp", *_DRAFTS) and not spec.isdigit():
+    spec = _speculation(row)
+    if re.fullmatch(r"none|mtp|eagle3?|(eagle-|mtp-?)?\d{1,2}(-\d+-\d+)?", spec) is None:
         return f"speculation {spec}: its drafts are not published"
-    served = _served_at_once(row)
-    if whole(row, "concurrency") >= 64 and served < _SERVED_PART * whole(row, "concurrency"):
-        return "the server ran fewer requests at once than were sent; its limit is not published"
     return None
-
-
-def _served_at_once(row: Mapping[str, str]) -> float:
-    """Requests that decoded at once on average (Little's law): from waits, or from throughput."""
-    concurrency = whole(row, "concurrency")
-    ttft_s, _ = _time(row, "ttft")
-    tpot_s, _ = _time(row, "tpot")
-    ratio = number(row, "len_low_ratio")
-    output = whole(row, "osl") * (1 + (0.0 if math.isnan(ratio) else ratio)) / 2
-    if not math.isnan(ttft_s):
-        # Waiting for a place, not for one's own prompt: long, and most of the time.
-        decoding_s = tpot_s * output
-        return concurrency * decoding_s / (decoding_s + ttft_s) if ttft_s > 10 else concurrency
-    tokens_s = number(row, "tot_tok_s_gpu") * whole(row, "num_gpus")
-    if math.isnan(tokens_s) or tokens_s == 0:
-        return concurrency
-    of_output = whole(row, "osl") / (whole(row, "osl") + whole(row, "isl"))
-    return tokens_s * of_output * tpot_s
 
 
 def _before(version: str, release: tuple[int, int]) -> bool:

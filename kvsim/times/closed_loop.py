@@ -4,7 +4,8 @@ A closed loop decides what every step holds without knowing how long steps take:
 when another one has ended. So the steps are counted once (`run_closed_loop`), and any constants
 turn them into seconds afterwards. Engines plan differently (`PLANS`): vLLM mixes decodes and
 chunks of prompts in a step; SGLang runs prompts first and alone; TensorRT-LLM takes prompts whole,
-and with attention data parallelism holds them back until every rank has one (60 steps at most).
+and with attention data parallelism holds them back until every rank has one (60 steps at most), as
+SGLang does where its prefill delayer is on.
 
 Nothing is cached and windows are not freed early; where memory runs out, the latest request starts
 over, as in the engines. Without that the steps are those of the simulator (a test holds them
@@ -32,7 +33,7 @@ Ints = npt.NDArray[np.int64]
 MIXED, APART, WHOLE = 0, 1, 2
 PLANS = {"vllm": MIXED, "sglang": APART, "tensorrt-llm": WHOLE}
 """How each engine puts prompts and decodes into steps."""
-_HOLD_STEPS = 60  # timeout_iters of TensorRT-LLM's attention_dp_config in public benchmarks
+HOLD_STEPS = 60  # timeout_iters of TensorRT-LLM's attention_dp_config in public benchmarks
 
 # Columns of the rows that describe steps: the fields of `Composition`.
 TOKENS, ALL_TOKENS, PROMPT_TOKENS, SEQUENCES, KV_BYTES, DECODE_FLOPS, PROMPT_FLOPS = range(7)
@@ -48,6 +49,7 @@ class Loop(NamedTuple):
         concurrency: requests at once.
         num_ranks: data-parallel ranks; requests go to them in turn.
         plan: ``MIXED``, ``APART`` or ``WHOLE``.
+        hold_steps: that prompts wait at most until every rank has one; 0 not to wait.
         step_tokens: most tokens of a rank's step.
         max_sequences: most requests that run at once on a rank.
         kv_bytes: memory of a rank for KV; 0 for no limit.
@@ -61,6 +63,7 @@ class Loop(NamedTuple):
     concurrency: int
     num_ranks: int
     plan: int
+    hold_steps: int
     step_tokens: int
     max_sequences: int
     kv_bytes: float
@@ -210,7 +213,9 @@ def _alike(params: StepTimeParams, loop: Loop, state: _State, most: int) -> int:
     if loop.tokens_a_step != 1.0:
         return 0
     for rank in range(loop.num_ranks):
-        if state.head[rank] < state.tail[rank]:
+        # With every place taken nobody who waits comes in before someone ends.
+        full = state.num_running[rank] >= loop.max_sequences
+        if state.head[rank] < state.tail[rank] and not full:
             return 0
         count, held, grows = state.num_running[rank], 0.0, 0.0
         if count > loop.step_tokens:
@@ -287,13 +292,14 @@ def _advance(params: StepTimeParams, loop: Loop, state: _State, rows: Floats) ->
             filled += alike
             continue
         hold = False
-        if loop.plan == WHOLE and ranks > 1:
+        if loop.hold_steps > 0 and ranks > 1:
             some, every, busy = False, True, False
             for rank in range(ranks):
-                some = some or head[rank] < tail[rank]
-                every = every and head[rank] < tail[rank]
+                can = head[rank] < tail[rank] and num_running[rank] < loop.max_sequences
+                some = some or can
+                every = every and can
                 busy = busy or num_running[rank] > 0
-            hold = some and not every and busy and held_back < _HOLD_STEPS
+            hold = some and not every and busy and held_back < loop.hold_steps
             held_back = held_back + 1 if hold else 0
         for rank in range(ranks):
             own[:] = 0.0
@@ -315,7 +321,7 @@ def _advance(params: StepTimeParams, loop: Loop, state: _State, rows: Floats) ->
                     request = mine[i]
                     if loop.prompts[request] + made[request] - done[request] > 1:
                         prompts_alone = True
-                if head[rank] < tail[rank] and count < loop.max_sequences:
+                if not hold and head[rank] < tail[rank] and count < loop.max_sequences:
                     request = waiting[rank, head[rank]]
                     need = _held(loop, _reserved(loop, request, made[request]))
                     if loop.kv_bytes <= 0 or held + need <= loop.kv_bytes or count == 0:

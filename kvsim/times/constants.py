@@ -197,6 +197,8 @@ def conditions(
         met.add("one-draft" if layout.draft_tokens == 1 else "several-drafts")
     if not asynchronous:
         met.add("synchronous")
+    if gpu.name.startswith("g"):
+        met.add("grace")
     met.add(f"{model.family}-{engine}")
     return frozenset(met)
 

@@ -123,6 +123,7 @@ def test_axes_in_axes_out(scenario: Scenario, results: dict[str, RunResult]) -> 
     draws: list[Callable[[Any], Any]] = [
         lambda ax: plots.hit_rate_by_capacity(capacity_frame(), ax=ax),
         lambda ax: plots.ttft_distribution(results, ax=ax),
+        lambda ax: plots.tpot_distribution(results, ax=ax),
         lambda ax: plots.pool_by_state(result, ax=ax),
         lambda ax: plots.pool_by_group(result, ax=ax),
         lambda ax: plots.evictions(result, ax=ax),
@@ -215,6 +216,18 @@ def test_the_distribution_of_ttft(results: dict[str, RunResult]) -> None:
     p50, p90, p99 = marks[0].get_xdata()
     ttft = results["append"].summary["ttft_s"]
     assert (p50, p90, p99) == pytest.approx((ttft["p50"], ttft["p90"], ttft["p99"]))
+
+
+def test_the_distribution_of_tpot_has_its_own_band(results: dict[str, RunResult]) -> None:
+    ax = plots.tpot_distribution({"append": results["append"]}, objective_s=0.05)
+    assert legend(ax) == ["append", "objective 0.05 s"]
+    assert ax.get_xlabel() == "TPOT (s); marks at p50, p90 and p99; bands: error of step times"
+    error = results["append"].summary["step_times"]["tpot"]["error"]
+    [band] = ax.collections
+    edges = band.get_paths()[0].vertices[:, 0]
+    tpot_s = results["append"].requests["tpot_s"]
+    assert edges.min() == pytest.approx(tpot_s.min() * (1 - error))
+    assert edges.max() == pytest.approx(tpot_s.max() * (1 + error))
 
 
 def test_ttft_against_rate() -> None:

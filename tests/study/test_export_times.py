@@ -26,14 +26,20 @@ class Config:
 class PerfModel:
     """The same; milliseconds that grow with everything."""
 
+    model: str
+
     @classmethod
     def best_available(cls, config: Config) -> PerfModel:
         if config.given["model"] == "unknown":
             raise RuntimeError("no such model")
-        return cls()
+        made = cls()
+        made.model = config.given["model"]
+        return made
 
-    def predict_decode_latency_total(self, batch: int, context: int) -> float:
-        return 4.0 + batch * 0.01 + batch * context * 1e-6
+    def predict_decode_latency_total(self, batch: int, total_past_kv_tokens: int) -> float:
+        if self.model == "unmeasured":
+            raise ValueError("static timing requires a native estimator")
+        return 4.0 + batch * 0.01 + total_past_kv_tokens * 1e-6
 
     def predict_prefill_latency_total(self, batch: int, tokens: int, read: int) -> float:
         return 6.0 + batch * tokens * (0.01 + read * 1e-7)
@@ -67,6 +73,8 @@ def test_a_table_answers_as_the_package_with_its_corrections(tmp_path: Path) -> 
 def test_what_the_package_does_not_know() -> None:
     with pytest.raises(KvsimError, match="has no times for unknown on x with trtllm: no such"):
         export_aisimulate(model="unknown", system="x", engine="tensorrt-llm")
+    with pytest.raises(KvsimError, match="has measured no kernels of it: static timing requires"):
+        export_aisimulate(model="unmeasured", system="x", engine="vllm")
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from kvsim.errors import Problems
 from kvsim.study.bench_times import as_json, errors_of, grouped, load_of, predict
 from kvsim.study.fitting_times import errors, fit_constants, observe, tokens_a_step
 from kvsim.study.measured import Point, read_measured
+from kvsim.study.measured_names import gpu_name, model_name, precision_name
 from kvsim.times.constants import (
     Constants,
     catalog_constants,
@@ -83,8 +84,7 @@ def test_what_cannot_be_expressed_says_why(tmp_path: Path) -> None:
         row(id="model", model="llama-9"),
         row(id="engine", engine="lmdeploy"),
         row(id="drafts", spec="dspark"),
-        row(id="precision", precision="fp4"),
-        row(id="queue", concurrency=512, num_prompts=5120, ttft_mean_s=100.0),
+        row(id="precision", precision="fp3"),
         row(id="untimed", ttft_mean_s="", tpot_mean_s=""),
         row(id="good"),
     ]
@@ -94,9 +94,63 @@ def test_what_cannot_be_expressed_says_why(tmp_path: Path) -> None:
     assert "unknown model 'llama-9'" in str(left["model"])
     assert "engine lmdeploy" in str(left["engine"])
     assert "drafts are not published" in str(left["drafts"])
-    assert "h200 has no peak for 'fp4'" in str(left["precision"])
-    assert "its limit is not published" in str(left["queue"])
+    assert "'fp3' is none of" in str(left["precision"])
     assert "no time" in str(left["untimed"])
+
+
+def test_points_are_left_out_by_what_they_are_alone(tmp_path: Path) -> None:
+    rows = [
+        row(id="queue", concurrency=512, num_prompts=5120, ttft_mean_s=100.0),
+        row(id="slow", tpot_mean_s=9.0),
+        row(id="fast", tpot_mean_s=1e-4),
+    ]
+    assert all(p.left_out is None for p in read_measured(write(tmp_path / "m.csv", *rows)))
+
+
+def test_four_bits_without_their_tensor_cores_are_computed_with_in_bf16(tmp_path: Path) -> None:
+    hopper, blackwell = read_measured(
+        write(tmp_path / "m.csv", row(precision="fp4"), row(precision="NVFP4", gpu="b200"))
+    )
+    assert hopper.model is not None and blackwell.model is not None
+    assert (hopper.model.precision, blackwell.model.precision) == ("bf16", "fp4")
+    assert hopper.model.weight_bytes == blackwell.model.weight_bytes
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks", "drafts"),
+    [
+        ({"tp": 8, "dp": 8, "ep": 8, "dp_attention": "True"}, 8, 0),
+        ({"tp": 8, "ep": 8, "dp_attention": "True"}, 8, 0),
+        ({"tp": 1, "dp": 64, "ep": 8, "dp_attention": "True"}, 8, 0),
+        ({"tp": 2, "dp": 4}, 4, 0),
+        ({"tp": 8, "spec": "eagle-3-1-4"}, 1, 3),
+        ({"tp": 8, "spec": "MTP"}, 1, 2),
+        ({"tp": 8, "spec": "mtp3"}, 1, 3),
+        ({"tp": 8, "spec": "off"}, 1, 0),
+    ],
+)
+def test_layouts(changes: dict[str, Any], ranks: int, drafts: int, tmp_path: Path) -> None:
+    named = {"model": "deepseek-ai/DeepSeek-R1-0528", "gpu": "NVIDIA B200", "engine": "TRTLLM"}
+    expected = drafts if drafts != 2 else 3  # what TensorRT-LLM's public scripts draft
+    [point] = read_measured(write(tmp_path / "m.csv", row(**named, **changes)))
+    assert point.left_out is None and point.layout is not None and point.model is not None
+    assert point.model.name == "deepseek-r1" and point.engine == "tensorrt-llm"
+    assert (point.layout.data_parallel, point.layout.draft_tokens) == (ranks, expected)
+
+
+def test_sglang_of_deepseek_v4_as_it_is_published(tmp_path: Path) -> None:
+    wide = {"tp": 8, "dp": 8, "ep": 8, "dp_attention": "True", "chunk": ""}
+    rows = [
+        row(gpu="b200", tp=8),
+        row(gpu="b300", **wide),
+        row(gpu="b300", **wide, spec="eagle-1-1-2"),
+        row(gpu="gb300", **(wide | {"tp": 4, "dp": 4, "ep": 4})),
+    ]
+    rows = [one | {"model": "deepseek-v4-pro", "engine": "sglang"} for one in rows]
+    loops = [p.loop() for p in read_measured(write(tmp_path / "m.csv", *rows))]
+    assert [loop.max_sequences for loop in loops] == [256, 32, 32, 64]
+    assert [loop.step_tokens for loop in loops] == [8192, 8192, 4096, 4096]
+    assert [loop.hold_steps for loop in loops] == [0, 30, 0, 0]
 
 
 def test_first_tokens_that_are_not_compared(tmp_path: Path) -> None:
@@ -221,3 +275,31 @@ def test_a_model_that_is_off_elsewhere_is_not_told_by_others_under_its_engine() 
     assert ttft is not None
     assert ttft.near == "same model, other engines"
     assert ttft.error > 0.4
+
+
+@pytest.mark.parametrize(
+    ("given", "known"),
+    [
+        ("nvidia/DeepSeek-R1-0528-FP4", "deepseek-r1"),
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "qwen3-235b"),
+        ("Llama-3.3-70B-Instruct", "llama-3.3-70b"),
+        ("zai-org/GLM-5", "glm-5.2"),
+        ("qwen3-8b", "qwen3-8b"),  # none of the catalog: not taken for a larger one
+        ("llama-3.1-405b", "llama-3.1-405b"),
+    ],
+)
+def test_names_of_models(given: str, known: str) -> None:
+    assert model_name(given) == known
+
+
+def test_names_of_gpus_and_precisions() -> None:
+    assert [gpu_name(name) for name in ("NVIDIA H200", "H100-SXM5-80GB", "GB200 NVL72")] == [
+        "h200",
+        "h100",
+        "gb200",
+    ]
+    assert [precision_name(name) for name in ("NVFP4", "bfloat16", "int3")] == [
+        "fp4",
+        "bf16",
+        "int3",
+    ]

@@ -43,6 +43,7 @@ def loop(prompts: Ints, outputs: Ints, concurrency: int, **changes: object) -> L
     given = {
         "num_ranks": 1,
         "plan": MIXED,
+        "hold_steps": 0,
         "step_tokens": 2048,
         "max_sequences": 1 << 20,
         "kv_bytes": 0.0,
@@ -150,10 +151,15 @@ def test_engines_plan_prompts_differently(params: StepTimeParams) -> None:
     assert len(np.unique(rows[WHOLE][with_prompts[WHOLE], PROMPT_TOKENS])) > 5
 
 
-def test_whole_prompts_wait_until_every_rank_has_one(params: StepTimeParams) -> None:
+@pytest.mark.parametrize("plan", [WHOLE, APART])
+def test_prompts_wait_until_every_rank_has_one(params: StepTimeParams, plan: int) -> None:
     prompts, outputs = lengths(3, 60)
-    held = run_closed_loop(params, loop(prompts, outputs, 16, plan=WHOLE, num_ranks=4))
-    free = run_closed_loop(params, loop(prompts, outputs, 16, plan=MIXED, num_ranks=4))
+    held, free = (
+        run_closed_loop(
+            params, loop(prompts, outputs, 16, plan=plan, num_ranks=4, hold_steps=steps)
+        )
+        for steps in (30, 0)
+    )
     waits = (held.first - held.arrival).mean()
     assert waits > (free.first - free.arrival).mean()
     prompt_steps = [int((steps.rows[:, PROMPT_TOKENS] > 0).sum()) for steps in (held, free)]

@@ -184,6 +184,25 @@ def test_more_gpus_are_never_slower_on_a_large_chunk(name: str) -> None:
     assert times == sorted(times, reverse=True)
 
 
+@pytest.mark.parametrize("name", TIMED[::7])
+def test_dimensions(name: str) -> None:
+    """Work over peaks is a time: with every peak twice as high, half of it; fixed times stay."""
+    model, gpu = catalog.model(name), catalog.gpu("b200")
+    peaks = [field.name for field in dataclasses.fields(gpu) if field.name.endswith("_per_s")]
+    given = {key: getattr(gpu, key) for key in peaks if getattr(gpu, key) is not None}
+    twice = dataclasses.replace(gpu, **{key: 2 * value for key, value in given.items()})
+    step = (ints(700, 1, 1), ints(0, 5000, 90), 3)
+    slow, quick = (
+        step_parts(roofline(model, each, Layout(4, data_parallel=2)), *step)
+        for each in (gpu, twice)
+    )
+    fixed = ("launches", "sequences", "host")
+    for part, seconds in slow.items():
+        if part == "host":
+            continue  # what of it stays visible depends on the others
+        assert quick[part] == pytest.approx(seconds if part in fixed else seconds / 2)
+
+
 def test_limits() -> None:
     free = dict.fromkeys(
         ("step_s", "layer_s", "all_reduce_s", "sequence_s", "sequence_layer_s", "host_step_s"), 0.0
