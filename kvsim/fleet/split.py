@@ -50,7 +50,7 @@ class SplitFront(Front):
         self._sent: dict[str, tuple[Sent, int]] = {}
 
     def _send(self, sent: Sent, target: int) -> None:
-        """A decode node is chosen: the request goes there, or first its prompt to the other pool."""
+        """A decode node is chosen: a request goes there, or first its prompt to the other pool."""
         if not self._is_split(sent, target):
             super()._send(sent, target)
             return
