@@ -113,7 +113,7 @@ class SplitLog(RequestLog):
         order = np.argsort(np.array(self._integers["order"]), kind="stable")
         for name, column in self._columns.items():
             values = pd.Series(np.array(column)[order])
-            frame[name] = values if name.endswith("_s") else values.astype("Int64")
+            frame[name] = values if name.endswith("_s") else values.round().astype("Int64")
         return frame
 
 

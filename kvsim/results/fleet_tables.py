@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kvsim.results.pool_lines import pool_lines
 from kvsim.results.tables import NO_FIGURE, percent, seconds, short
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def fleet_lines(fleet: Mapping[str, Any]) -> Iterator[str]:
     if fleet["num_lost"]:
         nodes = f"{fleet['num_lost']} node{'s' * (fleet['num_lost'] != 1)}"
         yield f"{nodes} lost, {fleet['num_resent']:,} requests sent again"
+    if fleet["pools"] is not None:
+        yield from pool_lines(fleet["pools"])
     if fleet["cost"] is not None:
         per = [fleet[f"cost_per_million_{kind}_tokens"] for kind in ("prompt", "output")]
         shown = [NO_FIGURE if value is None else f"{value:.4g}" for value in per]
