@@ -244,6 +244,7 @@ class Replica:
                     yield from self._decode_meanwhile(start_s)
                     until_s = clock.now
                 end_s, firsts, finished = self._decode(start_s, until_s)
+                assert self.number is None or end_s >= until_s, "it ran on to what it waited for"
                 if end_s > start_s or finished:
                     yield clock.at(end_s)
                     if self._end(firsts, finished):

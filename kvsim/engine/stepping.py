@@ -328,8 +328,8 @@ def decode_horizon(
     """When a ``decode_run`` from now on would end if nobody came; nothing is changed.
 
     It ends at the first finished request, at the first end of a step at or after ``limit_s``, or
-    where room could run short. Without draft tokens: how many are
-    accepted is seen when steps are taken.
+    where room could run short. Without draft tokens: how many are accepted is seen when steps are
+    taken.
 
     Returns:
         The time, the very one at which that step will end; ``now_s`` where no step can be taken.
@@ -345,18 +345,18 @@ def decode_horizon(
     most_blocks = num_running * len(core.tables.groups)
     free = core.pool.totals[FREE]
     ahead = meter[IN_FLIGHT]
-    planned = 0
     for step in range(num_steps):
+        # Before a step runs, so many are planned that all that may be are in flight behind it.
+        planned = step + settings[DEPTH] - ahead - 1
+        taken = 0
+        for group in core.tables.groups:
+            taken += num_running * (planned // group.block_size + min(planned, 1))
+        if free - taken < most_blocks:
+            return now_s
         if step < ahead:
             now_s += batch.seconds[(meter[OLDEST] + step) % settings[DEPTH]]
         else:
-            taken = 0
-            for group in core.tables.groups:
-                taken += num_running * (planned // group.block_size + min(planned, 1))
-            if free - taken < most_blocks:
-                return now_s
             now_s += step_seconds(params, batch.packed[0], batch.packed[1], num_running)
-            planned += 1
             for i in range(num_running):
                 batch.packed[1, i] += 1
         if now_s >= limit_s:

@@ -66,6 +66,7 @@ def _describe_one(scenario: Scenario) -> str:
         f"Concurrency as the engine reports it: {at_once:.2f} requests of "
         f"{scenario.max_model_len:,} tokens. It does not say how many sessions stay cached."
     )
+    lines += _fleet(scenario)
     lines += _engine(scenario)
     lines += _tiers(scenario)
     lines += _workload(scenario.workload)
@@ -100,6 +101,37 @@ def _describe_one(scenario: Scenario) -> str:
             )
         ]
     return "\n".join(lines)
+
+
+def _fleet(scenario: Scenario) -> list[str]:
+    """How many replicas there are, and who chooses among them."""
+    if not scenario.is_fleet:
+        return []
+    node, ranks = scenario.node, scenario.node.data_parallel
+    fleet, nodes = scenario.fleet, scenario.num_nodes
+    lines = [
+        "Fleet:",
+        f"  {nodes:,} node{'s' * (nodes > 1)} of {node.gpus} GPU{'s' * (node.gpus > 1)}, "
+        f"{ranks} rank{'s' * (ranks > 1)} each: {nodes * ranks:,} caches of the size above",
+    ]
+    if ranks > 1:
+        together = "step together" if scenario.has_experts else "run each on its own"
+        inside = {
+            "internal": "API servers of its node, which is an engine of its own",
+            "hybrid": "API servers of its node; one engine spans all nodes",
+            "external": "the router",
+        }[scenario.balancing]
+        lines.append(f"  ranks {together}; a rank is chosen by {inside}")
+    if fleet is not None and (nodes > 1 or scenario.balancing == "external"):
+        several = fleet.router_replicas
+        beside = f", {several} of them side by side" if several > 1 else ""
+        lines.append(f"  router {scenario.router[0]}{beside}")
+    for event in () if fleet is None else fleet.events or ():
+        what = "is lost" if event.lose is not None else "is drained"
+        if event.add is not None:
+            what = f"is started, ready {event.ready_after:g} s later"
+        lines.append(f"  at {event.at:g} s node {event.node} {what}")
+    return lines
 
 
 def _engine(scenario: Scenario) -> list[str]:

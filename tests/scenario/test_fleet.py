@@ -114,3 +114,42 @@ def test_an_engine_over_all_nodes_does_not_outlive_one() -> None:
     assert found.startswith("fleet.events: one engine spans all nodes (balancing: hybrid), its ")
     scenario({**fleet, "balancing": "internal"}, model=model)
     scenario(fleet)
+
+
+def test_what_follows_from_a_fleet_is_said() -> None:
+    from kvsim.scenario.description import describe
+
+    events = [{"at": 600, "lose": 1}, {"at": 900, "add": 1, "ready_after": 120}]
+    fleet = {"nodes": 4, "router": {"kind": "dynamo-kv"}, "router_replicas": 2, "events": events}
+    node = {"gpus": 2, "data_parallel": 2, "tensor_parallel": 1}
+    text = describe({"a": scenario(fleet, node)})
+    assert (
+        "Fleet:\n"
+        "  4 nodes of 2 GPUs, 2 ranks each: 8 caches of the size above\n"
+        "  ranks run each on its own; a rank is chosen by API servers of its node, which is an "
+        "engine of its own\n"
+        "  router dynamo-kv, 2 of them side by side\n"
+        "  at 600 s node 1 is lost\n"
+        "  at 900 s node 1 is started, ready 120 s later\n"
+    ) in text
+    assert "Fleet" not in describe({"a": scenario(None)})
+
+
+@pytest.mark.parametrize(
+    ("router", "text"),
+    [
+        ("dynamo", "fleet.router: unknown router 'dynamo'. Did you mean 'dynamo-kv'?"),
+        ({"kind": "random", "x": 1}, "fleet.router.x: unknown parameter 'x'. This router has none"),
+    ],
+)
+def test_routers_that_are_not_there(router: Any, text: str) -> None:
+    (found,) = problems({"nodes": 2, "router": router})
+    assert found.startswith(text)
+
+
+def test_pools_are_not_run_yet() -> None:
+    from kvsim.fleet.simulation import simulate_fleet
+
+    made = scenario({"pools": {"prefill": {"nodes": 2}, "decode": {"nodes": 1}}})
+    with pytest.raises(Problems, match=r"fleet.pools: prefill and decode apart are not simulated"):
+        simulate_fleet(made)

@@ -10,7 +10,7 @@ import pytest
 
 from kvsim import catalog
 from kvsim.engine.simulation import simulate
-from kvsim.errors import Problems
+from kvsim.errors import KvsimError, Problems
 from kvsim.scenario import Scenario
 from kvsim.scenario.keys import derive_blocks
 from kvsim.scenario.reading import load_scenario, resolved_yaml
@@ -116,6 +116,9 @@ def test_a_node_that_holds_no_request_is_refused_with_the_longest_that_fits() ->
     assert scenario("gpt-oss-120b", tight, engine={"max_model_len": longest}).max_model_len
     with pytest.raises(Problems, match="the engine would not start"):
         scenario("gpt-oss-120b", tight, engine={"max_model_len": longest + 16})
+    small = scenario("gpt-oss-120b", {**node, "gpu_memory_utilization": 0.85})
+    with pytest.raises(KvsimError, match="0.85; weights of gpt-oss-120b .* nothing is left"):
+        derive_blocks(small)
     auto = scenario("gpt-oss-120b", tight, engine={"max_model_len": "auto"})
     assert auto.max_model_len == longest
 

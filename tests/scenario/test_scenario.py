@@ -19,6 +19,7 @@ from kvsim.errors import KvsimError, Problems
 from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
 from kvsim.policies.profiles import PROFILES
 from kvsim.scenario import Node, OwnLink, Scenario, ScriptWorkload, TraceWorkload
+from kvsim.scenario.keys import reserve_of
 
 
 def small(**changes: Any) -> dict[str, Any]:
@@ -665,8 +666,13 @@ def test_a_custom_model_is_an_entry_of_the_catalog() -> None:
     assert len(spec.kv_reads or ()) == len(reads)
 
 
-def test_the_reserve_is_a_size() -> None:
-    assert Node().activation_reserve == round(3.4 * 2**30)
+def test_the_reserve_is_derived_unless_it_is_given() -> None:
+    assert Node().activation_reserve is None
+    node = {"gpu": "h100", "num_blocks": None}
+    derived = reserve_of(Scenario.from_data(catalog_scenario(model="llama-3.1-8b", node=node)))
+    assert "sampling of 1,024 sequences" in derived.reason
+    given = catalog_scenario(model="llama-3.1-8b", node={**node, "activation_reserve": "2 GiB"})
+    assert reserve_of(Scenario.from_data(given)).total_bytes == 2 * 2**30
 
 
 JUNK = st.sampled_from(
