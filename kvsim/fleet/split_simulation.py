@@ -11,7 +11,8 @@ from kvsim.fleet.figures import add_counters, fleet_figures
 from kvsim.fleet.front import Front
 from kvsim.fleet.handoff import Handoffs, _Side
 from kvsim.fleet.nodes import Nodes
-from kvsim.fleet.simulation import FleetSimulation, make_routers
+from kvsim.fleet.outcome import FleetSimulation
+from kvsim.fleet.routers import make_routers
 from kvsim.fleet.split import SplitFront
 from kvsim.metrics.fleet import FleetFigures
 from kvsim.metrics.handoff import LegLog, PoolsFigures, SideFigures, SplitLog
@@ -131,7 +132,7 @@ def _figures(
         ends: dict[int, _Side] = getattr(handoffs, f"{side}_sides")
         sides[side] = SideFigures(
             nodes=figures.num_nodes,
-            router=figures.router,
+            router=pools[side].router[0],
             first_replica=begin,
             counters=counters,
             loads=[
@@ -142,7 +143,7 @@ def _figures(
     return total, replace(
         behind,
         num_nodes=ahead.num_nodes + behind.num_nodes,
-        router=f"{ahead.router}, {behind.router}",
+        router=", ".join(pools[side].router[0] for side in SIDES),
         replicas=[
             *(replace(one, pool="prefill") for one in ahead.replicas),
             *(

@@ -59,16 +59,24 @@ def pool_problems(
     if scenario.engine.profile != "vllm-0.33":
         text = f"{scenario.engine.profile} is set, and fleet.pools follow vllm-0.33. Use that."
         yield Problem("engine.profile", text, ("fleet.pools",))
+    found = list(each_pool(scenario, broken))
+    yield from found
+    if not found:
+        yield from _same_blocks(scenario)
+
+
+def each_pool(
+    scenario: ScenarioKeys, look: Callable[[ScenarioKeys], Iterator[Problem]]
+) -> Iterator[Problem]:
+    """What is found in either pool as a scenario of its own, once, at the key that it rests on."""
     found: set[tuple[str, str]] = set()
     for side in SIDES:
-        pool = getattr(fleet.pools, side)
-        for problem in broken(pool_scenario(scenario, side)):
-            moved = _moved(problem, f"fleet.pools.{side}", own_node=pool.node is not None)
+        one = pool_scenario(scenario, side)
+        for problem in look(one):
+            moved = _moved(problem, f"fleet.pools.{side}", own_node=one.node is not scenario.node)
             if (moved.place, moved.text) not in found:
                 found.add((moved.place, moved.text))
                 yield moved
-    if not found:
-        yield from _same_blocks(scenario)
 
 
 def _moved(problem: Problem, pool: str, *, own_node: bool) -> Problem:

@@ -15,7 +15,7 @@ from kvsim.scenario.fleet_rules import fleet_problems
 from kvsim.scenario.keys import ScenarioKeys, derive_blocks
 from kvsim.scenario.model import NUM_GROUPS_MAX, CustomModel
 from kvsim.scenario.offload import CpuOffload
-from kvsim.scenario.pool_rules import pool_problems
+from kvsim.scenario.pool_rules import each_pool, pool_problems
 from kvsim.scenario.synthetic import SyntheticWorkload
 from kvsim.scenario.validation import Problem
 
@@ -81,6 +81,9 @@ def broken(scenario: ScenarioKeys) -> Iterator[Problem]:
 
 def not_simulated(scenario: ScenarioKeys) -> Iterator[Problem]:
     """What can be planned and measured for size, but not run."""
+    if scenario.fleet is not None and scenario.fleet.pools is not None:
+        yield from each_pool(scenario, not_simulated)
+        return
     remedy = "`kvsim capacity` takes it."
     for kind, words in (("mamba", "state-space groups"), ("chunked_local", "chunked local groups")):
         if any(group.kind == kind for group in scenario.model_spec.groups):

@@ -13,11 +13,15 @@ from hypothesis import strategies as st
 
 from kvsim.fleet import split_simulation
 from kvsim.fleet.handoff import Handoffs
-from kvsim.fleet.simulation import FleetSimulation, simulate_fleet
-from kvsim.metrics.handoff import HANDOFF_COLUMNS, PARTS
+from kvsim.fleet.outcome import FleetSimulation
+from kvsim.fleet.simulation import simulate_fleet
+from kvsim.metrics.fleet import fleet_summary
+from kvsim.metrics.handoff import HANDOFF_COLUMNS, PARTS, POOLS_KEYS
 from kvsim.metrics.records import FLEET_COLUMNS, REQUEST_COLUMNS
+from kvsim.metrics.summary import summarize
+from kvsim.results.fleet_tables import fleet_lines
 from kvsim.scenario import Scenario
-from tests.fleet.small import fleet, frame_of, scenario
+from tests.fleet.small import EXPERTS, fleet, frame_of, scenario
 
 FULL_BYTES, WINDOW_BYTES = 1 << 20, 1 << 19
 GROUPS = [
@@ -328,3 +332,74 @@ def test_transfers_against_measured_ones() -> None:
     error = frame["transfer_s"].to_numpy() / measured_s - 1
     assert abs(error[0]) < 0.1
     assert (np.abs(error[1:]) < 0.2).all(), error
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "sent", "received"),
+    [  # parts of the KV of a prompt that one rank sends, and one receives
+        ({"num_kv_heads": 8}, (4, 4), 1 / 4, 1 / 4),
+        ({"num_kv_heads": 8}, (4, 2), 1 / 4, 1 / 2),
+        ({"num_kv_heads": 8}, (2, 4), 1 / 2, 1 / 4),
+        ({"num_kv_heads": 2}, (4, 1), 1 / 2, 1),  # heads that several ranks hold are read once
+        ({"num_kv_heads": 2}, (1, 4), 2, 1 / 2),
+        ({"kv_replicated": True}, (4, 2), 1, 1),  # each of two reads one of four
+        ({"kv_replicated": True}, (2, 4), 2, 1),
+    ],
+)
+def test_ranks_that_differ_in_number(
+    model: dict[str, Any], ranks: tuple[int, int], sent: float, received: float
+) -> None:
+    nodes = [{"gpus": n, "tensor_parallel": n, "num_blocks": 100} for n in ranks]
+    pools = {"prefill": {"node": nodes[0]}, "decode": {"node": nodes[1]}}
+    requests = [{"prompt": [["a", 160]], "output": 1}]
+    made = split(requests, model={"groups": GROUPS[:1], **model}, pools=pools)
+    result, handoffs = run(made)
+    (row,) = frame_of(result).to_dict("records")
+    prompt_bytes = 10 * FULL_BYTES
+    assert row["transfer_s"] == pytest.approx(max(sent, received) * prompt_bytes / 1e9)
+    (ahead,), (behind,) = handoffs.prefill_sides.values(), handoffs.decode_sides.values()
+    assert ahead.nic.carried_bytes("store") == pytest.approx(sent * prompt_bytes)
+    assert behind.nic.carried_bytes("load") == pytest.approx(received * prompt_bytes)
+    assert row["moved_bytes"] == received * ranks[1] * prompt_bytes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("balancing", ["internal", "external"])
+def test_ranks_of_experts(balancing: str, kind: str) -> None:
+    """Ranks that step together, on both sides: everybody is answered, and parts add up."""
+    node = {"gpus": 2, "tensor_parallel": 1, "data_parallel": 2, "num_blocks": 120}
+    made = split(
+        None,
+        model={"groups": GROUPS, **EXPERTS},
+        node={**node, "expert_parallel": True},
+        pools={"prefill": {}, "decode": {}},
+        transfer={"kind": kind},
+    )
+    made = made.replace({"fleet.balancing": balancing})
+    frame = frame_of(run(made)[0])
+    assert frame["end_s"].notna().all()
+    assert set(frame["prefill_replica"]) == {0, 1}
+    assert set(frame["replica"]) == {2, 3}
+    np.testing.assert_allclose(frame[list(PARTS)].sum(axis=1).astype(float), frame["ttft_s"])
+
+
+def test_the_summary_tells_of_both_pools() -> None:
+    pools = {"prefill": {"nodes": 2}, "decode": {"nodes": 1}}
+    made = split(None, pools=pools, split={"uncached_tokens": 64})
+    result, _ = run(made)
+    frame = frame_of(result)
+    whole = summarize(frame, result.counters, wall_s=1.0)
+    told = fleet_summary(result.figures, frame, whole)
+    assert [row["pool"] for row in told["replicas"]] == ["prefill", "prefill", "decode"]
+    apart = told["pools"]
+    assert list(apart) == list(POOLS_KEYS)
+    num_split = int(frame["prefill_replica"].notna().sum())
+    assert 0 < num_split < len(frame)
+    assert (apart["num_split"], apart["num_unsplit"]) == (num_split, len(frame) - num_split)
+    assert apart["prefill"]["num_requests"] == num_split
+    assert sum(row["num_requests"] for row in told["replicas"][:2]) == num_split
+    assert apart["moved_bytes"] == frame["moved_bytes"].sum()
+    assert sum(apart["decode"]["link_bytes"]) == sum(apart["prefill"]["link_bytes"])
+    lines = list(fleet_lines(told))
+    assert any(f"{num_split} of {len(frame)}" in line for line in lines)
+    assert any(line.startswith("parts of TTFT, p50: queue ") for line in lines)

@@ -76,7 +76,7 @@ def test_pools_are_read_and_written_again() -> None:
         ),
         (
             {"pools": POOLS},
-            {"engine": {"speculative": {"method": "mtp", "tokens": 1}}},
+            {"engine": {"speculative": {"tokens": 1, "acceptance": 0.8}}},
             "engine.speculative: drafts beside fleet.pools are not simulated yet",
         ),
         (
