@@ -90,15 +90,17 @@ def replica_table(fleet: Mapping[str, Any], title: str = "") -> Table:
         table.add_column(header, justify="left" if number == 0 else "right")
     rows = list(fleet["replicas"])
     ranks: dict[int, int] = {}
+    firsts: dict[int, int] = {}
     for row in rows:
         ranks[row["node"]] = ranks.get(row["node"], 0) + 1
+        firsts[row["node"]] = min(firsts.get(row["node"], row["replica"]), row["replica"])
     left_out = 0
     if len(rows) > _MOST_ROWS:
         by_load = sorted(rows, key=lambda row: -row["load"])
         left_out = len(rows) - _MOST_ROWS
         rows = [*by_load[: _MOST_ROWS // 2], *by_load[-_MOST_ROWS // 2 :]]
     for row in rows:
-        rank = row["replica"] - row["node"] * max(ranks.values())
+        rank = row["replica"] - firsts[row["node"]]
         table.add_row(
             f"{row['node']}.{rank}" if max(ranks.values()) > 1 else str(row["node"]),
             short(row["num_requests"]),
