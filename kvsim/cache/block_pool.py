@@ -4,6 +4,7 @@ The free queue is a doubly linked ring through the blocks. Block 0, the null blo
 handed out, so its row serves as the ring's end: its successor is the head of the queue, its
 predecessor the tail. The index is an open-addressing table from key to the block that was entered
 first; blocks under one key form a ring of their own, in the order they were entered.
+One file because the queue, the index and the counts change together.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.cache import ordered
 from kvsim.cache.content import GROUP_BITS, Ints
-from kvsim.jit import njit
+from kvsim.cache.ordered_rows import IN_USE, NEXT_OUT, order_at
+from kvsim.cache.retained import tell_retention
+from kvsim.jit import njit, njit_apart
 
 Rows = npt.NDArray[np.void]  # a structured array: one row a block, sequence or group
 Ids = npt.NDArray[np.int32]
@@ -34,14 +38,18 @@ BLOCK_ROW = np.dtype(
 
 INDEX_ROW = np.dtype([("home", np.int32), ("block", np.int32)])
 
-# Entries of `totals`; after them, blocks with a key by group, and evictions by the group that took
-# the block and, within that, the group that lost it.
-FREE, EVICTED, FREE_CACHED, CACHED_BY_GROUP = 0, 1, 2, 3
+# Entries of `totals`, see `Pool`; after them, blocks with a key by group, and evictions by the
+# group that took the block and, within that, the group that lost it.
+FREE, EVICTED, FREE_CACHED, NUM_BLOCKS, CACHED_BY_GROUP = 0, 1, 2, 3, 4
 NUM_GROUPS_MAX = 1 << GROUP_BITS
 EVICTED_BY = CACHED_BY_GROUP + NUM_GROUPS_MAX
+# Behind them the address of the order of the free queue, 0 for an order of the engine's.
+ORDERED = EVICTED_BY + NUM_GROUPS_MAX**2
+# And that of the retention, 0 for the engine's rules.
+RETAINED = ORDERED + 1
 # In a pool that keeps a log of what is entered and removed, behind these: how many entries there
 # are, how many of them have a time; then a row for each of keys, of what was done, and of times.
-LOG_LENGTH = EVICTED_BY + NUM_GROUPS_MAX**2
+LOG_LENGTH = RETAINED + 1
 LOG_STAMPED, LOG = LOG_LENGTH + 1, LOG_LENGTH + 2
 LOG_ROWS = 3
 # What was done: entered as the first under its key or not; removed as the last one or not.
@@ -57,11 +65,13 @@ class Pool(NamedTuple):
     """Arrays of the pool.
 
     Attributes:
-        blocks: one ``BLOCK_ROW`` a block, block 0 included.
+        blocks: one ``BLOCK_ROW`` a block, block 0 included; behind them, in caches whose hits can
+            end inside a block, rows for further keys of blocks.
         hash_index: ``INDEX_ROW``, a power of two long: the block that was entered first under a key
             (0 where a place is empty), and the place this key would like to have.
         totals: int64: blocks in the free queue, evictions so far, blocks in the free queue with a
-            key; then by group, see ``CACHED_BY_GROUP`` and ``EVICTED_BY``; and a log, see ``LOG``.
+            key, all blocks; then by group, see ``CACHED_BY_GROUP`` and ``EVICTED_BY``; then
+            ``ORDERED`` and ``RETAINED``; and a log, see ``LOG``.
     """
 
     blocks: Rows
@@ -69,7 +79,7 @@ class Pool(NamedTuple):
     totals: Ints
 
 
-def _aligned(num_rows: int, dtype: np.dtype[np.void]) -> Rows:
+def aligned_rows(num_rows: int, dtype: np.dtype[np.void]) -> Rows:
     """Zeroed rows that begin at a cache line."""
     raw = np.zeros(num_rows * dtype.itemsize + _CACHE_LINE_BYTES, dtype=np.uint8)
     start = -raw.ctypes.data % _CACHE_LINE_BYTES
@@ -83,15 +93,16 @@ def make_pool(num_blocks: int, log_entries: int = 0) -> Pool:
         num_blocks: blocks.
         log_entries: what is entered and removed is logged, up to so many at a time; 0 for no log.
     """
-    blocks = _aligned(num_blocks, BLOCK_ROW)
+    blocks = aligned_rows(num_blocks, BLOCK_ROW)
     ids = np.arange(num_blocks, dtype=np.int32)
     blocks["before"] = np.roll(ids, 1)
     blocks["after"] = np.roll(ids, -1)
     log = LOG + LOG_ROWS * log_entries if log_entries else LOG_LENGTH
     totals = np.zeros(log, dtype=np.int64)
     totals[FREE] = num_blocks - 1
+    totals[NUM_BLOCKS] = num_blocks
     size = 1 << max(_LINE_BITS, (4 * num_blocks - 1).bit_length())
-    return Pool(blocks, _aligned(size, INDEX_ROW), totals)
+    return Pool(blocks, aligned_rows(size, INDEX_ROW), totals)
 
 
 # --- the log ---
@@ -246,6 +257,9 @@ def take_run(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, group:
         end: position after the last one.
         group: the group that takes them.
     """
+    if pool.totals[ORDERED] != 0:
+        _take_ordered(pool, ring, ring_mask, start, end, group)
+        return
     blocks = pool.blocks
     num_evicted = 0
     block: int = blocks[0].after
@@ -268,6 +282,9 @@ def take_run(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, group:
 @njit
 def touch(pool: Pool, block: int) -> None:
     """One more holder of a cached block; out of the middle of the queue if it had none."""
+    if pool.totals[ORDERED] != 0:
+        _touch_ordered(pool, block)
+        return
     row = pool.blocks[block]
     if row.num_refs == 0:
         pool.blocks[row.before].after = row.after
@@ -305,6 +322,8 @@ def give_back_run(
     Returns:
         The block prepended last; 0 for none.
     """
+    if pool.totals[ORDERED] != 0:
+        return _give_back_ordered(pool, ring, ring_mask, start, end, prepended)
     blocks = pool.blocks
     num_freed = 0
     num_cached = 0
@@ -341,7 +360,7 @@ def give_back_run(
 @njit
 def forget_all(pool: Pool) -> bool:
     """Empty the index, if no block is in use."""
-    if pool.totals[FREE] != len(pool.blocks) - 1:
+    if pool.totals[FREE] != pool.totals[NUM_BLOCKS] - 1:
         return False
     for place in range(len(pool.hash_index)):
         pool.hash_index[place].block = 0
@@ -350,3 +369,141 @@ def forget_all(pool: Pool) -> bool:
     pool.totals[FREE_CACHED] = 0
     pool.totals[CACHED_BY_GROUP:EVICTED_BY] = 0
     return True
+
+
+# --- the free queue in another order, see `ordered` ---
+
+
+@njit
+def now_s(pool: Pool) -> float:
+    """The time, where an order of the free queue is told it; else 0."""
+    address = pool.totals[ORDERED]
+    if address == 0:
+        return 0.0
+    return order_at(address, 1)[0].now_s  # type: ignore[no-any-return]
+
+
+@njit
+def tell_time(pool: Pool, time_s: float) -> None:
+    """It is later, for policies."""
+    if pool.totals[ORDERED] != 0:
+        ordered.set_now(pool.totals[ORDERED], time_s)
+    if pool.totals[RETAINED] != 0:
+        tell_retention(pool.totals[RETAINED], time_s)
+
+
+@njit
+def _unlink(pool: Pool, block: int) -> None:
+    row = pool.blocks[block]
+    pool.blocks[row.before].after = row.after
+    pool.blocks[row.after].before = row.before
+
+
+@njit
+def _link_behind(pool: Pool, block: int, before: int) -> None:
+    after = pool.blocks[before].after
+    pool.blocks[block].before = before
+    pool.blocks[block].after = after
+    pool.blocks[before].after = block
+    pool.blocks[after].before = block
+
+
+@njit
+def _hand_out(pool: Pool, address: int, block: int, group: int) -> None:
+    """A free block that is out of the queue is taken; what it held is evicted."""
+    row = pool.blocks[block]
+    row.num_refs = 1
+    if row.key != 0:
+        ordered.evicted(address, block, row.key)
+        pool.totals[EVICTED_BY + group * NUM_GROUPS_MAX + group_of(row.key)] += 1
+        remove_block(pool, block)
+        pool.totals[FREE_CACHED] -= 1
+        pool.totals[EVICTED] += 1
+
+
+@njit
+def _picked(pool: Pool, address: int) -> int:
+    """Take the block out of the queue that the policy picks; its head where that makes no sense."""
+    head: int = pool.blocks[0].after
+    block = ordered.picked(address)
+    if block != 0 and pool.blocks[block].num_refs != 0:
+        ordered.note_wrong(address, IN_USE, NEXT_OUT, block)
+    elif block != 0:
+        head = block
+    _unlink(pool, head)
+    return head
+
+
+@njit_apart
+def _take_ordered(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, group: int) -> None:
+    """As `take_run`."""
+    address = pool.totals[ORDERED]
+    order = order_at(address, 1)[0]
+    blocks = pool.blocks
+    front = 0
+    while order.num_to_ask > 0:
+        due = ordered.due_again(address, blocks)
+        if due == 0:
+            break
+        if ordered.wants_front_now(address, blocks, due):
+            _link_behind(pool, due, front)
+            front = due
+    position = start
+    block: int = blocks[0].after
+    while position < end and block != 0 and (order.is_full == 0 or blocks[block].key == 0):
+        ring[position & ring_mask] = block
+        _hand_out(pool, address, block, group)
+        block = blocks[block].after
+        position += 1
+    blocks[0].after = block
+    blocks[block].before = 0
+    while position < end:
+        block = ordered.lowest(address, blocks) if order.is_full == 0 else _picked(pool, address)
+        ring[position & ring_mask] = block
+        _hand_out(pool, address, block, group)
+        position += 1
+    pool.totals[FREE] -= end - start
+
+
+@njit_apart
+def _touch_ordered(pool: Pool, block: int) -> None:
+    """As `touch`."""
+    address = pool.totals[ORDERED]
+    row = pool.blocks[block]
+    if row.num_refs == 0:
+        if ordered.waits_in_heap(address, block):
+            ordered.leave_heaps(address, pool.blocks, block)
+        else:
+            _unlink(pool, block)
+        pool.totals[FREE] -= 1
+        pool.totals[FREE_CACHED] -= 1
+    row.num_refs += 1
+    ordered.found_again(address, block, row.key)
+
+
+@njit_apart
+def _give_back_ordered(
+    pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, prepended: int
+) -> int:
+    """As `give_back_run`."""
+    address = pool.totals[ORDERED]
+    order = order_at(address, 1)[0]
+    for position in range(end - 1, start - 1, -1):
+        block: int = ring[position & ring_mask]
+        row = pool.blocks[block]
+        row.num_refs -= 1
+        if row.num_refs > 0:
+            continue
+        pool.totals[FREE] += 1
+        if row.key != 0:
+            pool.totals[FREE_CACHED] += 1
+        elif order.asks_uncached == 0:
+            _link_behind(pool, block, prepended)
+            prepended = block
+            continue
+        if ordered.wants_front(address, pool.blocks, position, block, row.key):
+            _link_behind(pool, block, prepended)
+            prepended = block
+        elif order.is_full != 0:
+            _link_behind(pool, block, pool.blocks[0].before)
+    return prepended

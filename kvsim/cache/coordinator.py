@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvsim.cache.block_pool import FREE, Pool, Rows
+from kvsim.cache.block_pool import FREE, Pool, Rows, now_s
 from kvsim.cache.content import Ints
 from kvsim.cache.groups import (
     Bools,
@@ -21,6 +21,7 @@ from kvsim.cache.groups import (
     take_blocks,
     window_reach,
 )
+from kvsim.cache.state_tables import States
 from kvsim.jit import njit
 from kvsim.policies.retention import NO_BOUNDARY
 
@@ -45,6 +46,14 @@ RULES_ROW = np.dtype(
         ("junctions", np.int64),  # the engine knows shared-prefix junctions
         ("key_lookahead", np.int64),  # tokens behind a block that its key covers as well
         ("entry_unit", np.int64),  # tokens; less than this more makes no block worth entering
+        # Of caches with groups of states; else 0.
+        ("hit_unit", np.int64),  # tokens; hits are multiples of it
+        ("fine", np.int64),  # hits can end inside a block
+        ("drops", np.int64),  # a resumed prompt drops a block for EAGLE
+        ("keeps_junctions", np.int64),  # a chunk ends at a junction inside a block too
+        ("splits", np.int64),  # chunks end where states are kept
+        ("state_block", np.int64),  # tokens; the grid on which they are
+        ("exports", np.int64),  # alignment of states exported from a chunk; 0 unless all groups can
     ]
 )
 
@@ -60,6 +69,7 @@ class Core(NamedTuple):
             the order in which specs are asked.
         boundaries: int64 [4], scratch: reachable boundaries of a prompt in tokens.
         kept: bool, scratch: a mask, or a piece of one, of the blocks that become full at once.
+        states: what groups of states need besides; None where there is none.
     """
 
     pool: Pool
@@ -68,21 +78,29 @@ class Core(NamedTuple):
     answer: Ints
     boundaries: Ints
     kept: Bools
+    states: Any  # States | None: known when code is compiled, so that only one case is
 
 
 Arrays = tuple[Any, ...]
 """A ``Core``, flat: compiled code takes a plain tuple three times faster than a nested one."""
 
+NUM_ARRAYS = 12
+"""So many, and more with groups of states: code for these is compiled where there are more only."""
+
 
 def flatten(core: Core) -> Arrays:
     """The arrays of a core, in the order in which ``assemble`` takes them."""
-    pool, tables, *others = core
-    return (*pool, *tables, *others)
+    pool, tables, *others, states = core
+    return (*pool, *tables, *others, *(states or ()))
 
 
 @njit
 def assemble(arrays: Arrays) -> Core:
     """The core made of its arrays; costs nothing in compiled code."""
+    if len(arrays) > NUM_ARRAYS:
+        states = States(arrays[12], arrays[13], arrays[14], arrays[15], arrays[16], arrays[17])
+    else:
+        states = None
     return Core(
         Pool(arrays[0], arrays[1], arrays[2]),
         Tables(arrays[3], arrays[4], arrays[5], arrays[6], arrays[7]),
@@ -90,6 +108,7 @@ def assemble(arrays: Arrays) -> Core:
         arrays[9],
         arrays[10],
         arrays[11],
+        states,
     )
 
 
@@ -172,6 +191,11 @@ def seat(arrays: Arrays, slot: int, uids: Ints, ends: Ints, num_prompt: int, jun
     sequence.planned = 0
     sequence.junction = junction
     sequence.num_spans = len(ends)
+    sequence.priority = 0
+    sequence.keep_priority = -1
+    sequence.keep_tokens = 0
+    sequence.keep_s = np.inf
+    sequence.admitted_s = now_s(core.pool)
     spans = core.tables.spans
     for i in range(len(ends)):
         spans[slot, 0, i] = uids[i]
@@ -295,6 +319,20 @@ def allocate(
 
 
 @njit
+def note_boundaries(rules: Any, sequence: Any, boundaries: Ints) -> None:
+    """Write where a prompt can be resumed, in tokens, not yet rounded; see ``Core.boundaries``."""
+    if rules.eagle_boundaries == 0:
+        boundaries[0] = sequence.num_prompt - 1
+        boundaries[1] = NO_BOUNDARY
+    else:
+        resend = (sequence.num_prompt - 1) // rules.alignment * rules.alignment
+        extension = sequence.num_prompt // rules.alignment * rules.alignment
+        boundaries[0] = max(0, resend - rules.alignment)
+        boundaries[1] = max(0, extension - rules.alignment)
+    boundaries[2] = sequence.junction if sequence.junction > 0 else NO_BOUNDARY
+
+
+@njit
 def cache_computed(arrays: Arrays, slot: int) -> None:
     """Enter the full blocks up to the computed tokens that are known, see ``cache_up_to``."""
     core = assemble(arrays)
@@ -313,15 +351,7 @@ def cache_up_to(arrays: Arrays, slot: int, num_computed: int) -> None:
         return
     sequence.num_entered = num_units
     rounded = num_tokens // rules.alignment * rules.alignment
-    if rules.eagle_boundaries == 0:
-        boundaries[0] = sequence.num_prompt - 1
-        boundaries[1] = NO_BOUNDARY
-    else:
-        resend = (sequence.num_prompt - 1) // rules.alignment * rules.alignment
-        extension = sequence.num_prompt // rules.alignment * rules.alignment
-        boundaries[0] = max(0, resend - rules.alignment)
-        boundaries[1] = max(0, extension - rules.alignment)
-    boundaries[2] = sequence.junction if sequence.junction > 0 else NO_BOUNDARY
+    note_boundaries(rules, sequence, boundaries)
     hybrid = len(tables.groups) > 1  # hits are whole scheduler blocks: no more is entered
     for group in range(len(tables.groups)):
         row = tables.groups[group]

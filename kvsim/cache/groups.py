@@ -8,12 +8,16 @@ One file because all that reads or writes a table relies on how its ring is laid
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.cache import ordered, retained
 from kvsim.cache.block_pool import (
+    CACHED_BY_GROUP,
+    ORDERED,
+    RETAINED,
     Ids,
     Pool,
     Rows,
@@ -24,9 +28,10 @@ from kvsim.cache.block_pool import (
     take_run,
     touch,
 )
-from kvsim.cache.content import POSITION_BITS, Ints, block_key, span_at
-from kvsim.cache.spec import FULL, GroupSpec, scheduler_block_size
-from kvsim.jit import njit
+from kvsim.cache.content import NUMBER_BITS, Ints, block_key, span_at
+from kvsim.cache.spec import FULL, MAMBA, GroupSpec, scheduler_block_size
+from kvsim.jit import njit, njit_apart
+from kvsim.policies.facts import FULL_ATTENTION, SLIDING_WINDOW
 from kvsim.policies.retention import NO_BOUNDARY, keep_window_runs
 
 Bools = npt.NDArray[np.bool_]
@@ -48,6 +53,10 @@ GROUP_ROW = np.dtype(
         ("asked", np.int64),  # the group that is looked up in this place, -1 behind the last
         ("key_lookahead", np.int64),  # tokens behind a block that its key covers as well
         ("beyond", np.int64),  # tokens by which it holds more than the hit in hand, see below
+        ("is_full", np.int64),  # 1 for full attention
+        ("states", np.int64),  # how it keeps states, see `state_tables`; 0 for attention
+        ("num_drafts", np.int64),  # blocks of a sequence's states that drafts write to
+        ("exports", np.int64),  # alignment in tokens of states exported from a chunk; 0 for none
     ],
     align=True,
 )
@@ -67,6 +76,11 @@ SEQUENCE_ROW = np.dtype(
         ("drafts", np.int64),  # draft tokens that the next step may check
         ("planned", np.int64),  # number of the last step it is part of
         ("serial", np.int64),  # tells those that held the slot apart
+        ("priority", np.int64),  # of the request; this and what follows is for policies alone
+        ("keep_priority", np.int64),  # 0 to 100, -1 where it is not said
+        ("keep_tokens", np.int64),  # how many of its first tokens that is about
+        ("keep_s", np.float64),
+        ("admitted_s", np.float64),
     ],
     align=True,
 )
@@ -116,7 +130,7 @@ def make_groups(
     """The rows of a model's groups.
 
     Args:
-        specs: the groups in the model's order, full attention and sliding window.
+        specs: the groups in the model's order.
         eagle_groups: those that drop a look-ahead block.
         masks_follow_eagle: that block is kept beyond a boundary.
         keeps_before_junction: those groups keep a run a block before a junction as well.
@@ -137,9 +151,11 @@ def make_groups(
         tokens = max_model_len + max_lookahead_tokens
         if spec.sliding_window is not None:
             tokens = min(tokens, spec.sliding_window + max_in_flight_tokens + max_lookahead_tokens)
+        elif spec.kind == MAMBA and not spec.one_state:  # left behind as by a window of one token
+            tokens = min(tokens, 1 + max_in_flight_tokens + max_lookahead_tokens)
         # What is held at once covers at most so many tokens, cut by a block at either end: a window
         # is left before more is taken, and nothing is taken beyond the longest sequence.
-        length = 1 << (-(-tokens // spec.block_size) + 2).bit_length()
+        length = 1 << (-(-tokens // spec.block_size) + spec.num_drafts + 2).bit_length()
         later = [i for i in range(index + 1, len(specs)) if same_spec(specs[i], spec)]
         cap = spec.admission_cap(max_in_flight_tokens, max_model_len)
         ahead = index in eagle_groups and masks_follow_eagle
@@ -162,6 +178,10 @@ def make_groups(
             firsts[index],
             key_lookahead_tokens,
             0,
+            spec.kind == FULL,
+            (2 if spec.one_state else 1) if spec.kind == MAMBA else 0,
+            spec.num_drafts,
+            spec.checkpoint_alignment or 0,
         )
         ring += length
     return rows
@@ -169,15 +189,11 @@ def make_groups(
 
 def same_spec(one: GroupSpec, other: GroupSpec) -> bool:
     """Whether two groups are looked up together."""
-    return (one.kind, one.block_size, one.sliding_window) == (
-        other.kind,
-        other.block_size,
-        other.sliding_window,
-    )
+    return one.lookup_spec == other.lookup_spec
 
 
 @njit
-def _is_cached(pool: Pool, groups: Rows, group: int, uid: int, index: int) -> bool:
+def is_cached(pool: Pool, groups: Rows, group: int, uid: int, index: int) -> bool:
     """Whether every group with this group's spec holds a block."""
     while group >= 0:
         if find_block(pool, block_key(uid, index, group)) == 0:
@@ -205,7 +221,7 @@ def full_attention_reach(
     while position <= max_tokens:
         while ends[span] < position + ahead:
             span += 1
-        if not _is_cached(pool, groups, group, uids[span], position // size):
+        if not is_cached(pool, groups, group, uids[span], position // size):
             break
         position += size
     reach = position - size
@@ -242,7 +258,7 @@ def window_reach(
         while position > 0 and matched < needed:
             while span > 0 and ends[span - 1] >= position + ahead:
                 span -= 1
-            if not _is_cached(pool, groups, group, uids[span], position // size):
+            if not is_cached(pool, groups, group, uids[span], position // size):
                 break
             matched += 1
             position -= size
@@ -297,6 +313,19 @@ def adopt_hit(pool: Pool, tables: Tables, slot: int, group: int, hit_tokens: int
     table.num_looked_at = table.length
     for index in range(table.first, table.length):
         touch(pool, tables.rings[slot, row.ring + (index & row.ring_mask)])
+    if group == 0 and hit_tokens > 0:
+        note_hit(pool, tables, slot, hit_tokens)
+
+
+@njit
+def note_hit(pool: Pool, tables: Tables, slot: int, hit_tokens: int) -> None:
+    """Tell a retention policy where a hit has landed."""
+    address = pool.totals[RETAINED]
+    if address != 0:
+        ends = tables.spans[slot, 1]
+        uid = tables.spans[slot, 0, span_at(ends, tables.sequences[slot].num_spans, hit_tokens)]
+        unit = retained.retain_at(address, 1)[0].unit_tokens
+        retained.note_landing(address, block_key(uid, hit_tokens // unit, 0))
 
 
 @njit
@@ -324,9 +353,33 @@ def leave_window(
     table = tables.tables[slot, group]
     end = min((num_computed_tokens - row.sliding_window + 1) // row.block_size, table.length)
     if end > table.first:
+        if pool.totals[ORDERED] != 0:
+            tell_holder(pool, tables.groups, group, tables.sequences[slot], 0)
         ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
         give_back_run(pool, ring, row.ring_mask, table.first, end, row.prepend_uncached != 0)
         table.first = end
+
+
+@njit_apart
+def tell_holder(pool: Pool, groups: Rows, group: int, sequence: Any, offset: int) -> None:
+    """Tell the order of the free queue who gives back the blocks that come next."""
+    row = groups[group]
+    ordered.note_holder(
+        pool.totals[ORDERED],
+        group,
+        SLIDING_WINDOW if row.sliding_window != 0 else FULL_ATTENTION,
+        row.block_size,
+        offset,
+        row.num_kept,
+        row.ahead,
+        sequence.num_prompt,
+        sequence.junction,
+        sequence.priority,
+        sequence.keep_priority,
+        sequence.keep_tokens,
+        sequence.keep_s,
+        sequence.admitted_s,
+    )
 
 
 @njit
@@ -334,6 +387,8 @@ def give_back_all(pool: Pool, tables: Tables, slot: int, group: int) -> None:
     """Give back a whole block table, last block first."""
     table = tables.tables[slot, group]
     row = tables.groups[group]
+    if pool.totals[ORDERED] != 0:
+        tell_holder(pool, tables.groups, group, tables.sequences[slot], 0)
     ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
     give_back_run(pool, ring, row.ring_mask, table.first, table.length, row.prepend_uncached != 0)
     table.length = 0
@@ -385,6 +440,11 @@ def cache_blocks(
     while start < end:
         stop = min(end, start + len(kept))
         kept[: stop - start] = False
+        if pool.totals[RETAINED] != 0:
+            _ask_runs(pool, tables, slot, group, start, stop, alignment, boundaries, kept)
+            _enter_blocks(pool, tables, slot, group, start, stop, False, kept)
+            start = stop
+            continue
         every = keep_window_runs(
             kept,
             start,
@@ -399,6 +459,41 @@ def cache_blocks(
         )
         _enter_blocks(pool, tables, slot, group, start, stop, every, kept)
         start = stop
+
+
+@njit_apart
+def _ask_runs(
+    pool: Pool,
+    tables: Tables,
+    slot: int,
+    group: int,
+    start: int,
+    stop: int,
+    alignment: int,
+    boundaries: Ints,
+    kept: Bools,
+) -> None:
+    """Mark the runs that a retention policy keeps among blocks from ``start`` to ``stop``."""
+    row = tables.groups[group]
+    sequence = tables.sequences[slot]
+    size, ahead = row.block_size, row.ahead
+    address = pool.totals[RETAINED]
+    cached = 0
+    for other in range(len(tables.groups)):
+        if tables.groups[other].sliding_window != 0:
+            cached += pool.totals[CACHED_BY_GROUP + other]
+    retained.describe_run(address, group, size, row.num_kept, sequence.num_prompt, cached)
+    uids, ends = tables.spans[slot, 0], tables.spans[slot, 1]
+    boundary = max(1, (start - ahead) * size // alignment) * alignment
+    # A boundary's run ends ``ahead`` blocks behind it.
+    while boundary // size + ahead - row.num_kept < stop and boundary <= sequence.num_tokens:
+        end = boundary // size + ahead
+        if end > start:
+            span = span_at(ends, sequence.num_spans, boundary)
+            key = block_key(uids[span], boundary // alignment, 0)
+            if retained.keeps_run(address, boundary, key, boundaries):
+                retained.mark(kept, start, stop, end - row.num_kept, end)
+        boundary += alignment
 
 
 @njit
@@ -455,5 +550,5 @@ def cache_prompt_end(
     if pool.blocks[block].key == 0:
         span = span_at(tables.spans[slot, 1], sequence.num_spans, end)
         # Told from the keys of whole blocks by a number no block has.
-        number = end | 1 << (POSITION_BITS - 1)
+        number = end // hash_block_size | 1 << (NUMBER_BITS - 1)
         enter_block(pool, block, block_key(tables.spans[slot, 0, span], number, group))

@@ -35,7 +35,15 @@ class BlockDerivation:
 
 def group_spec(group: KVGroup) -> GroupSpec:
     """What the cache core needs to know of a group of the catalog."""
-    return GroupSpec(group.kind, group.block_size, group.sliding_window, group.eagle)
+    return GroupSpec(
+        group.kind,
+        group.block_size,
+        group.sliding_window,
+        group.eagle,
+        group.draft_states,
+        group.checkpoint_alignment,
+        group.one_state,
+    )
 
 
 def bytes_per_block_of_rank(model: Model, tensor_parallel: int) -> int | None:
@@ -202,20 +210,19 @@ def num_blocks_of_request(
 ) -> tuple[int, ...]:
     """Blocks each group takes for a request of ``max_model_len`` tokens.
 
-    Full attention takes ``ceil(tokens / block)``, a window group its admission cap.
+    Full attention takes ``ceil(tokens / block)``, a window group its admission cap, states a few
+    whatever the length.
 
     Args:
-        groups: full attention and sliding windows.
+        groups: of a model.
         max_model_len: tokens of the request.
         max_in_flight_tokens: tokens scheduled and not yet done: ``max_num_batched_tokens``.
-
-    Raises:
-        KvsimError: a Mamba group, which is not supported here.
     """
     counts = []
     for group in groups:
         if group.kind == MAMBA:
-            raise KvsimError("groups: concurrency with mamba groups is not supported yet.")
+            counts.append(group.blocks_held)
+            continue
         whole = -(-max_model_len // group.block_size)
         cap = group.admission_cap(max_in_flight_tokens, max_model_len)
         counts.append(whole if group.kind == FULL or cap is None else cap)

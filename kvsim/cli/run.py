@@ -14,6 +14,7 @@ from kvsim.cli.terminal import (
     Only,
     ScenarioFile,
     Settings,
+    Trust,
     chosen_variants,
     complain,
     make_console,
@@ -37,18 +38,26 @@ def run(
     wide: Annotated[
         bool, typer.Option("--wide", help="All columns, however wide the terminal is.")
     ] = False,
+    ceiling: Annotated[
+        bool,
+        typer.Option(
+            "--ceiling", help="Also what an infinite pool and the offline optimum would hit."
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR", help="Results go to DIR/<variant>/. Default: results/<scenario name>/."
         ),
     ] = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Run a scenario, every variant on the same arrivals, and show a table of the results."""
     from kvsim.results.store import check_destination
     from kvsim.results.variants import write_variant
     from kvsim.scenario.reading import load_scenario
+    from kvsim.study.ceilings import with_ceiling
     from kvsim.study.side_by_side import run_side_by_side
 
     loaded = load_scenario(scenario, settings)
@@ -69,6 +78,8 @@ def run(
                 failures.setdefault(str(outcome), []).append(name)
                 continue
             told(name)(1.0)
+            if ceiling:
+                outcome = with_ceiling(outcome)
             write_variant(out_dir, outcome)
             done[name] = outcome.summary
     summaries = {name: done[name] for name in variants if name in done}

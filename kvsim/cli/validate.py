@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvsim.cli.terminal import ScenarioFile, Settings, make_console
+from kvsim.cli.terminal import ScenarioFile, Settings, Trust, make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from kvsim.study.layouts import SplitRow
 
 
-def validate(scenario: ScenarioFile, settings: Settings = []) -> None:  # noqa: B006
+def validate(
+    scenario: ScenarioFile,
+    settings: Settings = [],  # noqa: B006
+    trust: Trust = False,
+) -> None:
     """Check a scenario: print it as resolved and what follows from it, or all its problems."""
     from kvsim.cli.capacity import show_layouts
     from kvsim.scenario.description import describe

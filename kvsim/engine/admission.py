@@ -44,6 +44,7 @@ class Admission:
             max_num_batched_tokens=config.max_num_batched_tokens,
             acceptance=config.acceptance,
             draw_key=config.draw_key,
+            most_chunk=config.most_chunk,
         )
 
     def _admit(self, plan: StepPlan, threshold: int, defer_prefills: bool) -> Job | None:
@@ -80,6 +81,11 @@ class Admission:
                 deferred.append(self.waiting.pop())
                 continue
             num_new = self._num_new(sequence.content.num_tokens - hit.tokens, threshold)
+            if cache.has_states:
+                start = hit.tokens + num_external
+                num_new = cache.chunk(sequence, start, num_new, self.config.most_chunk)
+                if num_new == 0 and not num_external:  # too little is left of this step
+                    break
             if num_external:
                 done = cache.allocate_load(
                     sequence,
@@ -196,6 +202,15 @@ class Admission:
         row = self.cache.core.tables.sequences[sequence.slot]
         row["output_uid"] = job.request.output_uid
         row["end_tokens"] = self._end_tokens(job.request)
+        if self.cache.order is not None:
+            request = job.request
+            self.cache.tell_request(
+                sequence,
+                request.priority,
+                request.keep_priority,
+                request.keep_tokens,
+                request.keep_s,
+            )
 
     def _end_tokens(self, request: Request) -> int:
         """How long a request becomes."""

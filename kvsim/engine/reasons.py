@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from kvsim.cache.manager import Hit, KVCache
-from kvsim.cache.spec import FULL
+from kvsim.cache.spec import FULL, MAMBA, SLIDING_WINDOW
 from kvsim.workload.request import Request
+
+_KINDS = {FULL: "full attention", SLIDING_WINDOW: "sliding window", MAMBA: "states"}
 
 
 def why_never(cache: KVCache, request: Request) -> str | None:
@@ -38,5 +40,5 @@ def why_no_longer(
         return "end of prompt", None
     # The first group that can serve no more than the hit is the one that ended it.
     group = min(range(len(reach)), key=lambda g: (reach[g] > hit.tokens, cache.asked_at[g]))
-    kind = "full attention" if cache.config.groups[group].kind == FULL else "sliding window"
-    return f"group {group} ({kind})", None if len(set(reach)) == 1 else reach
+    kind = cache.config.groups[group].kind
+    return f"group {group} ({_KINDS[kind]})", None if len(set(reach)) == 1 else reach

@@ -229,11 +229,13 @@ class Replica:
         clock, scheduler, steps = self._clock, self.scheduler, self._steps
         while True:
             self._report_transfers()
+            self.cache.at(clock.now)
             if not scheduler.has_work and not steps:
                 self._note_state()
                 while not scheduler.has_work:
                     yield from self._sleep(self._num_calls)
                     self._report_transfers()
+                self.cache.at(clock.now)
                 self._note_state()
             if self._observer is not None:
                 self._observer.before_step(self)
@@ -354,6 +356,7 @@ class Replica:
             if ends := offloading.still_loading(step.names):
                 yield simpy.AllOf(clock, ends)
             offloading.begin(transfers.stores)
+        self.cache.at(clock.now)
         if step.computes:
             end_s = clock.now
             if self._end(*self.scheduler.end_step()):

@@ -137,14 +137,19 @@ class Scheduler(Admission):
         if num_requests <= 1 and self._profile.spares_lone_prefills:
             threshold = 0  # nobody else would have to wait
         defer_prefills = self._defers_prefills
+        if self.cache.has_states:
+            self.cache.begin_step()
         self._schedule_running(plan, threshold, defer_prefills)
         if not plan.preempted:
             blocked = self._admit(plan, threshold, defer_prefills)
             if blocked is not None and self._nothing_will_free:
                 self._give_up(blocked)
                 plan.stuck = blocked
+        if self.cache.has_states:
+            self._let_go_of_copies()
         if self.connector is not None:
             plan.transfers = self.connector.build([job.sequence for job, _ in self.scheduled()])
+        self.cache.check()
         plan.num_computing = launch(self.cache.arrays, batch, len(self.running))
         if self.config.prefill_schedule_interval > 1 and not defer_prefills:
             self._note_prefills(plan)
@@ -200,6 +205,7 @@ class Scheduler(Admission):
         while self._held and self._held[0][0] <= processed:
             self.cache.give_back(self._held.popleft()[1])
         num_outcomes = end_step(self.cache.arrays, batch)
+        self.cache.check()
         return self._outcomes() if num_outcomes else ([], [])
 
     @property
@@ -244,6 +250,8 @@ class Scheduler(Admission):
             When the last step ends, ``now_s`` where none could be taken safely; the jobs whose
             first token that one made, and those it finished.
         """
+        if self.cache.has_states:
+            self.cache.begin_step()  # with room for what its steps copy
         end_s, num_outcomes = decode_run(
             self.cache.arrays,
             params,
@@ -253,6 +261,7 @@ class Scheduler(Admission):
             now_s,
             until_s,
         )
+        self.cache.check()
         firsts, finished = self._outcomes() if num_outcomes else ([], [])
         return end_s, firsts, finished
 
@@ -330,6 +339,16 @@ class Scheduler(Admission):
         else:
             planned = int(self._batch.meter[PLANNED])
             self._held.append((planned, self.cache.hold_back(sequence)))
+
+    def _let_go_of_copies(self) -> None:
+        """Blocks copied within the step are given back, now or when the step has ended."""
+        planned, processed = self._batch.meter[[PLANNED, PROCESSED]].tolist()
+        if self._defers_frees and planned + 1 > processed:
+            held = self.cache.hold_back_copies()
+            if len(held.ids):
+                self._held.append((planned + 1, held))
+        else:
+            self.cache.let_go_of_copies()
 
     # --- prompts now and then ---
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import simpy
 
-from kvsim.cache.manager import CacheConfig, KVCache
+from kvsim.cache.config import CacheConfig
+from kvsim.cache.manager import KVCache
+from kvsim.cache.spec import MAMBA
 from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import Server, SessionFeeder
@@ -21,14 +23,22 @@ from kvsim.engine.tiers import SharedTiers, Tiers, make_tiers, tier_warnings
 from kvsim.errors import Problems
 from kvsim.metrics.records import RequestLog, TimelineLog
 from kvsim.metrics.summary import RunCounters
+from kvsim.policies.finding import Chosen
+from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
 from kvsim.scenario import ConstantStepTime, RooflineStepTime, Scenario, TableStepTime
+from kvsim.scenario.files import chosen_policy
 from kvsim.scenario.keys import derive_blocks
 from kvsim.scenario.layout import step_layout
 from kvsim.scenario.rules import not_simulated
 from kvsim.times.constants import Constants, catalog_constants, constants_of
 from kvsim.times.fitted_range import range_warnings
 from kvsim.times.roofline import overrides, roofline
-from kvsim.times.step_time import StepTimeParams, constant_step_time, table_step_time
+from kvsim.times.step_time import (
+    StepTimeParams,
+    constant_step_time,
+    step_seconds,
+    table_step_time,
+)
 from kvsim.times.trust import Trust, trust_in_roofline
 from kvsim.workload import open_workload
 from kvsim.workload.request import Workload
@@ -58,6 +68,13 @@ class Simulation:
 def make_cache(scenario: Scenario, log_entries: int = 0) -> KVCache:
     """An empty cache as the scenario describes it; see `CacheConfig` for the log."""
     groups = tuple(group_spec(group) for group in scenario.model_spec.groups)
+    has_states = any(group.kind == MAMBA for group in groups)
+    free_queue: str | Chosen = scenario.free_queue
+    if isinstance(scenario.free_queue_setting, dict) or free_queue not in FREE_QUEUE_POLICIES:
+        free_queue = chosen_policy(scenario, "cache.free_queue")
+    retention = None
+    if scenario.cache.retention is not None:
+        retention = chosen_policy(scenario, "cache.retention")
     return KVCache(
         CacheConfig(
             num_blocks=derive_blocks(scenario).num_blocks,
@@ -69,7 +86,10 @@ def make_cache(scenario: Scenario, log_entries: int = 0) -> KVCache:
             use_eagle=scenario.drops_lookahead_block,
             key_lookahead_tokens=scenario.key_lookahead_tokens,
             profile=scenario.engine.profile,
-            free_queue=scenario.free_queue,
+            free_queue=free_queue,
+            retention=retention,
+            prefix_match_unit=scenario.engine.prefix_match_unit if has_states else None,
+            context_parallel=scenario.node.decode_context_parallel,
             log_entries=log_entries,
         )
     )
@@ -122,6 +142,26 @@ def make_step_time(scenario: Scenario) -> StepTimeParams:
         constants=_constants(chosen),
         override=overrides(chosen.compute_efficiency, chosen.memory_efficiency, chosen.overhead_s),
     )
+
+
+def tell_costs(cache: KVCache, params: StepTimeParams) -> None:
+    """Tell the order of the free queue what a prefix costs: a straight line and a square.
+
+    They meet the step time of two chunks of the most tokens a step can hold, one at the start of a
+    sequence and one at the end of the longest.
+    """
+    if cache.order is None:
+        return
+    chunk = min(cache.config.max_in_flight_tokens, cache.config.max_model_len)
+    last = max(chunk, cache.config.max_model_len - chunk)
+    tokens = np.array([chunk], dtype=np.int64)
+    first_s, last_s = (
+        float(step_seconds(params, tokens, np.array([context], dtype=np.int64), 1))
+        for context in (0, last)
+    )
+    # A chunk of c tokens behind p takes c * linear + c * (c + 2 * p) * square.
+    square_s = max(0.0, last_s - first_s) / (2 * chunk * last)
+    cache.order.computes_in(max(first_s / chunk - chunk * square_s, 0.0), square_s)
 
 
 def trust_in_step_times(scenario: Scenario) -> Trust:
@@ -214,7 +254,10 @@ def simulate(
     told(1.0)
     check_some_ran(scenario, requests, engine.replica.num_refused)
     return Simulation(
-        requests, timeline, engine.counters(), run_warnings(scenario, workload, step_time)
+        requests,
+        timeline,
+        engine.counters(),
+        (*run_warnings(scenario, workload, step_time), *engine.replica.cache.notes),
     )
 
 
@@ -286,6 +329,7 @@ def make_engine(
         connect: makes what its connector goes to, in place of the scenario's tiers.
     """
     cache = make_cache(scenario, log_entries)
+    tell_costs(cache, step_time)
     if connect is None:
         tiers = make_tiers(scenario, clock, cache, step_time, shared)
     else:

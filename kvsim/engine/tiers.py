@@ -19,6 +19,7 @@ from kvsim.offload.disk import DiskConnector
 from kvsim.offload.mooncake import MooncakeConnector, MooncakeStore
 from kvsim.policies.chunks import chunk_bytes, num_chunks_in
 from kvsim.scenario import CpuOffload, MooncakeOffload, Scenario
+from kvsim.scenario.files import chosen_policy
 from kvsim.scenario.offload import link_spec
 from kvsim.times.step_time import StepTimeParams
 
@@ -124,7 +125,7 @@ class _CpuTiers:
         self._is_first = shared.cpu is None  # what is told of the tier is told once
         self._tier = shared.cpu or ChunkTier(
             written.num_chunks or num_chunks_in(written.capacity, self._chunk_bytes),
-            written.eviction,
+            chosen_policy(scenario, "offload.eviction"),
         )
         if written.shared_by == "node":
             shared.cpu = self._tier
@@ -134,6 +135,7 @@ class _CpuTiers:
         chunks: dict[str, Any] = {
             "blocks_per_chunk": written.blocks_per_chunk,
             "prompt_only": written.prompt_only,
+            "retention_interval": written.retention_interval,
         }
         below = written.below
         if below is None:

@@ -9,9 +9,10 @@ from itertools import count, pairwise
 import numpy as np
 
 from kvsim.cache.block_pool import ENTERED, ENTERED_AGAIN
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import GROUP_BITS, POSITION_BITS, Content, Ints
 from kvsim.cache.holders import Holders
-from kvsim.cache.manager import CacheConfig, KVCache
+from kvsim.cache.manager import KVCache
 from kvsim.cache.manager import Sequence as CacheSequence
 from kvsim.cache.spec import FULL
 from kvsim.routing import Decider

@@ -38,6 +38,7 @@ from kvsim.scenario.parts import (
     RooflineStepTime,
     TableStepTime,
 )
+from kvsim.scenario.policies import Setting, setting_name
 from kvsim.scenario.sweep import Sweep
 from kvsim.scenario.synthetic import SyntheticWorkload
 from kvsim.scenario.validation import Section
@@ -294,6 +295,11 @@ class ScenarioKeys(Section):
 
     @property
     def free_queue(self) -> str:
+        """The free-queue order in a few words: as set, or the profile's."""
+        return setting_name(self.free_queue_setting)
+
+    @property
+    def free_queue_setting(self) -> Setting:
         """The free-queue order: as set, or the profile's."""
         written = self.cache.free_queue
         profile = PROFILES[self.engine.profile]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 from kvsim import catalog
 from kvsim.errors import UnknownNameError, show
+from kvsim.policies.contract import HOST_EVICTION
 from kvsim.scenario.fields import Count, Fraction, Seconds
+from kvsim.scenario.policies import policy_setting
 from kvsim.scenario.validation import Section
 from kvsim.units import parse_bytes, parse_bytes_per_s
 
@@ -98,6 +100,17 @@ class DiskTier(Section):
     )
 
 
+def _retention_interval(value: object) -> object:
+    if value is None or value == "cache":
+        return value
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(
+            f"{show(value)} is not an interval. Use 0, a number of tokens, null (dense) or 'cache' "
+            "(that of the pool)."
+        )
+    return value
+
+
 class CpuOffload(Section):
     """Chunks of blocks in the host's memory, as the engine's OffloadingConnector keeps them."""
 
@@ -114,8 +127,19 @@ class CpuOffload(Section):
         default=None, description="chunks the tier holds; null for what the capacity gives"
     )
     blocks_per_chunk: Count = Field(default=1, description="blocks of one group in a chunk")
-    eviction: Literal["lru", "arc"] = Field(
-        default="lru", description="which chunks leave when room is needed"
+    eviction: Annotated[str | dict[str, Any], BeforeValidator(policy_setting(HOST_EVICTION))] = (
+        Field(
+            default="lru",
+            description="which chunks leave when room is needed, as `kvsim policies` lists them, "
+            "or your own as path/to/file.py:name",
+        )
+    )
+    retention_interval: Annotated[
+        int | None | Literal["cache"], BeforeValidator(_retention_interval)
+    ] = Field(
+        default="cache",
+        description="tokens between boundaries whose window chunks are stored, as "
+        "cache.retention_interval says it for the pool; cache for the same",
     )
     prompt_only: bool = Field(default=True, description="false stores generated tokens as well")
     link: LinkSetting = Field(

@@ -14,8 +14,10 @@ from pydantic import (
 )
 
 from kvsim.errors import show
+from kvsim.policies.contract import FREE_QUEUE, RETENTION
 from kvsim.scenario.fields import TOKENS_MAX, Bytes, Count, Fraction, Seconds, Text, Tokens
 from kvsim.scenario.kv_cache import KVCacheKeys
+from kvsim.scenario.policies import policy_setting
 from kvsim.scenario.validation import Section
 
 PROFILE_DEFAULT = "profile"
@@ -153,16 +155,30 @@ class Engine(KVCacheKeys):
     )
 
 
+FreeQueue = Annotated[str | dict[str, Any], BeforeValidator(policy_setting(FREE_QUEUE, "profile"))]
+
+
 class Cache(Section):
     """The cache policy: which blocks are found again, and which go first."""
 
-    free_queue: Literal["profile", "append", "prepend-uncached-window", "prepend-uncached"] = Field(
-        default="profile", description="where blocks given back go in the free queue"
+    free_queue: FreeQueue = Field(
+        default="profile",
+        description="which blocks leave first: an order by name or {name: ..., parameters}, as "
+        "`kvsim policies` lists them, or your own as path/to/file.py:name; profile for the "
+        "engine's",
     )
     retention_interval: RetentionInterval = Field(
         default="profile",
         description="tokens between boundaries whose window blocks are kept, a multiple of the "
         "scheduler block; 0 keeps replay boundaries and junctions only, null (dense) all",
+    )
+    retention: Annotated[
+        str | dict[str, Any] | None, BeforeValidator(policy_setting(RETENTION, or_none=True))
+    ] = Field(
+        default=None,
+        description="in place of retention_interval: which runs of window blocks are kept, by name "
+        "or {name: ..., parameters}, as `kvsim policies` lists them, or your own; null for the "
+        "interval",
     )
     enable_prefix_caching: bool = Field(default=True, description="false finds no prefix again")
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from kvsim.cache.block_pool import ENTERED, ENTERED_AGAIN, REMOVED, REMOVED_ONE
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content, block_key
 from kvsim.cache.holders import Holders
-from kvsim.cache.manager import CacheConfig, KVCache, Sequence
+from kvsim.cache.manager import KVCache, Sequence
 from kvsim.cache.spec import FULL, GroupSpec
 
 
