@@ -9,7 +9,7 @@ from kvsim.engine.clock import Clock
 from kvsim.engine.simulation import check_some_ran, feed, make_step_time, run_warnings
 from kvsim.fleet.figures import add_counters, fleet_figures
 from kvsim.fleet.front import Front
-from kvsim.fleet.handoff import Handoffs, _Side
+from kvsim.fleet.handoff import DecodeSide, Handoffs, PrefillSide
 from kvsim.fleet.nodes import Nodes
 from kvsim.fleet.outcome import FleetSimulation
 from kvsim.fleet.routers import make_routers
@@ -129,7 +129,7 @@ def _figures(
         ("prefill", ahead, prefill, 0),
         ("decode", behind, decode, first),
     ):
-        ends: dict[int, _Side] = getattr(handoffs, f"{side}_sides")
+        ends: dict[int, PrefillSide | DecodeSide] = getattr(handoffs, f"{side}_sides")
         sides[side] = SideFigures(
             nodes=figures.num_nodes,
             router=pools[side].router[0],
