@@ -10,10 +10,10 @@ from typing import Protocol
 import simpy
 
 from kvsim.cache.manager import Hit, KVCache
+from kvsim.engine.carrying import Carrier
 from kvsim.engine.clock import Clock
 from kvsim.engine.hooks import IN_FLIGHT, Step, Ticket, Watcher
 from kvsim.engine.jobs import Job, StepPlan
-from kvsim.engine.offloading import Offloading
 from kvsim.engine.reasons import too_large, why_never, why_no_longer
 from kvsim.engine.scheduler import Scheduler
 from kvsim.metrics.records import NO_UTILIZATION, RequestLog, RequestRecord, TimelineLog
@@ -68,7 +68,7 @@ class Replica:
         *,
         timeline_interval_s: float = 1.0,
         one_by_one: bool = False,
-        offloading: Offloading | None = None,
+        offloading: Carrier | None = None,
         number: int | None = None,
         pace: Pace | None = None,
         observer: Observer | None = None,

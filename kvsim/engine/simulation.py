@@ -309,6 +309,7 @@ def make_engine(
     number: int | None = None,
     pace: Pace | None = None,
     observer: Observer | None = None,
+    connect: Callable[[KVCache], Tiers] | None = None,
     shared: SharedTiers | None = None,
 ) -> Engine:
     """A replica as a scenario describes one, with a cold cache.
@@ -325,10 +326,14 @@ def make_engine(
         pace: lets its steps begin and end together with those of others.
         observer: looks at it before and after steps.
         shared: tiers that it uses together with others.
+        connect: makes what its connector goes to, in place of the scenario's tiers.
     """
     cache = make_cache(scenario, log_entries)
     tell_costs(cache, step_time)
-    tiers = make_tiers(scenario, clock, cache, step_time, shared)
+    if connect is None:
+        tiers = make_tiers(scenario, clock, cache, step_time, shared)
+    else:
+        tiers = connect(cache)
     scheduler = Scheduler(
         cache,
         scheduler_config(scenario, cache.config.num_blocks),

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from kvsim.cache.manager import KVCache
 from kvsim.capacity.sizes import ASSUMED_BLOCK_BYTES
 from kvsim.catalog import LinkSpec
+from kvsim.engine.carrying import Carrier
 from kvsim.engine.clock import Clock
 from kvsim.engine.link import Link
 from kvsim.engine.offloading import Offloading, utilization_in_all
@@ -26,7 +27,9 @@ from kvsim.times.step_time import StepTimeParams
 class Tiers(Protocol):
     """The tiers of one replica."""
 
-    offloading: Offloading
+    @property
+    def offloading(self) -> Carrier:
+        """Carries what goes to them and comes from them."""
 
     @property
     def num_queried_tokens(self) -> int:

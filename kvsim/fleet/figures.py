@@ -23,11 +23,11 @@ _MEANS = ("store_utilization", "load_utilization", "break_even_bytes_per_s")
 
 
 def fleet_figures(
-    scenario: Scenario, nodes: Nodes, front: Front, caches: FleetCaches
+    scenario: Scenario, nodes: Nodes, front: Front, caches: FleetCaches, end_s: float = 0.0
 ) -> tuple[RunCounters, FleetFigures]:
-    """Sums over all replicas, and what there is to say of each."""
+    """Sums over all replicas, and what there is to say of each; to ``end_s`` at least."""
     lives = [(node, life) for node in nodes.all for life in node.lives]
-    end_s = max(life.engine.replica.end_s for _, life in lives)
+    end_s = max([end_s, *(life.engine.replica.end_s for _, life in lives)])
     counted = [(node, life, life.engine.counters(life.start_s)) for node, life in lives]
     by_replica: dict[int, list[tuple[Node, Life, RunCounters]]] = {}
     for one in counted:
@@ -49,7 +49,7 @@ def fleet_figures(
         gpu_hours=scenario.node.gpus * up_s / _SECONDS_AN_HOUR,
         cost_per_gpu_hour=scenario.node.cost_per_gpu_hour,
     )
-    total = _together([counters for _, _, counters in counted], end_s)
+    total = add_counters([counters for _, _, counters in counted], end_s)
     total.num_blocks = sum(parts[0][2].num_blocks for parts in by_replica.values())
     return total, figures
 
@@ -62,7 +62,7 @@ def _replica(
     scenario: Scenario, number: int, parts: Sequence[tuple[Node, Life, RunCounters]], end_s: float
 ) -> ReplicaFigures:
     """The lives of one number as one."""
-    counters = _together([counters for _, _, counters in parts], end_s)
+    counters = add_counters([counters for _, _, counters in parts], end_s)
     used, up_s = 0.0, 0.0
     for node, life, one in parts:
         lived_s = _up_s(node, end_s)
@@ -87,7 +87,7 @@ def _used_share(timeline: TimelineLog, num_blocks: int) -> float:
     return float(held / (num_blocks - 1))
 
 
-def _together(counters: Sequence[RunCounters], end_s: float) -> RunCounters:
+def add_counters(counters: Sequence[RunCounters], end_s: float) -> RunCounters:
     """Sums; of shares the mean."""
     first, *others = counters
     total = replace(first, tiers=tuple(first.tiers))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+from kvsim.cache.manager import KVCache
 from kvsim.engine.clock import Clock
 from kvsim.engine.replica import Replica
 from kvsim.engine.simulation import Engine, make_engine
-from kvsim.engine.tiers import SharedTiers
+from kvsim.engine.tiers import SharedTiers, Tiers
 from kvsim.fleet.balancing import Clients, Counting
 from kvsim.fleet.caches import LOG_ENTRIES_A_BLOCK, FleetCaches
 from kvsim.fleet.lockstep import GRAPH_TOKENS_MAX, Lockstep
@@ -112,6 +114,7 @@ class Nodes:
         caches: FleetCaches,
         *,
         one_by_one: bool,
+        connect: Callable[[int, KVCache], Tiers] | None = None,
     ) -> None:
         """Without nodes.
 
@@ -122,6 +125,7 @@ class Nodes:
             requests: where ended requests are entered.
             caches: told of every replica.
             one_by_one: an event for every step.
+            connect: makes what a replica's connector goes to, in place of the scenario's tiers.
         """
         self.caches = caches
         self.all: list[Node] = []
@@ -133,6 +137,7 @@ class Nodes:
         self._step_time = step_time
         self._requests = requests
         self._one_by_one = one_by_one
+        self._connect = connect
         self._log_entries = LOG_ENTRIES_A_BLOCK * derive_blocks(scenario).num_blocks
         self._store: MooncakeStore | None = None
         self._ranks = scenario.node.data_parallel
@@ -197,6 +202,7 @@ class Nodes:
                 number=replica,
                 pace=group.pace,
                 observer=self,
+                connect=None if self._connect is None else partial(self._connect, replica),
                 shared=shared,
             )
             self._store = shared.store  # one for the fleet; it outlives its nodes

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsim.metrics.handoff import PoolsFigures, pools_summary, prompts_by_replica
 from kvsim.metrics.summary import RunCounters, spread
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 REPLICA_KEYS: dict[str, str] = {
     "replica": "its number: node x data_parallel + rank",
     "node": "number of its node",
+    "pool": "prefill or decode where they are apart, else null",
     "num_requests": "requests that ran on it last",
     "token_hit_rate": "hit_tokens / queried_tokens, 0 to 1",
     "queried_tokens": "prompt tokens looked up at first admission",
@@ -23,7 +25,8 @@ REPLICA_KEYS: dict[str, str] = {
     "scheduled_tokens": "tokens computed by its steps",
     "preemptions": "times a running request was preempted",
     "evicted_blocks": "cached blocks that lost their key when they were taken",
-    "ttft_s": "arrival to first token, in s: `mean`, `p50`, `p90`, `p99`",
+    "ttft_s": "arrival to first token (prefill: to the end of the prompt), in s: `mean`, `p50`, "
+    "`p90`, `p99`",
     "tpot_s": "time a token after the first, in s: the same",
     "occupancy": "mean share of its blocks that requests referred to, 0 to 1",
     "load": "share of its time in which a step was under way, 0 to 1",
@@ -52,6 +55,8 @@ FLEET_KEYS: dict[str, str] = {
     "cost": "gpu_hours x node.cost_per_gpu_hour; null without one, as are the next two",
     "cost_per_million_prompt_tokens": "cost over prompt tokens of the requests that ran, x 1e6",
     "cost_per_million_output_tokens": "cost over tokens made, x 1e6",
+    "pools": "where prefill and decode are apart, the keys of `kvsim.metrics.handoff.POOLS_KEYS`; "
+    "else null",
 }
 """Keys of `fleet` in a summary, each with its meaning."""
 
@@ -66,6 +71,7 @@ class ReplicaFigures:
     occupancy: float
     busy_s: float
     up_s: float
+    pool: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,7 @@ class FleetFigures:
     num_dummy_steps: int
     gpu_hours: float
     cost_per_gpu_hour: float | None
+    pools: PoolsFigures | None = None
 
 
 def fleet_summary(
@@ -101,6 +108,8 @@ def fleet_summary(
     import pandas as pd
 
     by_replica = dict(list(requests[requests["refused"].isna()].groupby("replica")))
+    if figures.pools is not None:
+        by_replica |= prompts_by_replica(requests)
     rows: list[dict[str, Any]] = []
     for one in figures.replicas:
         ran = by_replica.get(one.replica, requests.iloc[:0])
@@ -108,6 +117,7 @@ def fleet_summary(
         values = {
             "replica": one.replica,
             "node": one.node,
+            "pool": one.pool,
             "num_requests": len(ran),
             "token_hit_rate": _ratio(counters.hit_tokens, counters.queried_tokens),
             "queried_tokens": int(counters.queried_tokens),
@@ -152,6 +162,7 @@ def fleet_summary(
         "cost": cost,
         "cost_per_million_prompt_tokens": _per_million(cost, summary["prompt_tokens"]),
         "cost_per_million_output_tokens": _per_million(cost, summary["output_tokens"]),
+        "pools": None if figures.pools is None else pools_summary(figures.pools, requests),
     }
     return {key: found[key] for key in FLEET_KEYS}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kvsim.results.pool_lines import pool_lines
 from kvsim.results.tables import NO_FIGURE, percent, seconds, short
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def fleet_lines(fleet: Mapping[str, Any]) -> Iterator[str]:
     if fleet["num_lost"]:
         nodes = f"{fleet['num_lost']} node{'s' * (fleet['num_lost'] != 1)}"
         yield f"{nodes} lost, {fleet['num_resent']:,} requests sent again"
+    if fleet["pools"] is not None:
+        yield from pool_lines(fleet["pools"])
     if fleet["cost"] is not None:
         per = [fleet[f"cost_per_million_{kind}_tokens"] for kind in ("prompt", "output")]
         shown = [NO_FIGURE if value is None else f"{value:.4g}" for value in per]
@@ -87,15 +90,17 @@ def replica_table(fleet: Mapping[str, Any], title: str = "") -> Table:
         table.add_column(header, justify="left" if number == 0 else "right")
     rows = list(fleet["replicas"])
     ranks: dict[int, int] = {}
+    firsts: dict[int, int] = {}
     for row in rows:
         ranks[row["node"]] = ranks.get(row["node"], 0) + 1
+        firsts[row["node"]] = min(firsts.get(row["node"], row["replica"]), row["replica"])
     left_out = 0
     if len(rows) > _MOST_ROWS:
         by_load = sorted(rows, key=lambda row: -row["load"])
         left_out = len(rows) - _MOST_ROWS
         rows = [*by_load[: _MOST_ROWS // 2], *by_load[-_MOST_ROWS // 2 :]]
     for row in rows:
-        rank = row["replica"] - row["node"] * max(ranks.values())
+        rank = row["replica"] - firsts[row["node"]]
         table.add_row(
             f"{row['node']}.{rank}" if max(ranks.values()) > 1 else str(row["node"]),
             short(row["num_requests"]),

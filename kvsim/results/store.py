@@ -257,7 +257,8 @@ def _write_files(directory: Path, result: RunResult, scenario_yaml: str) -> None
     ):
         for column in frame.columns:
             if column not in schema.names:  # those of a fleet
-                schema = schema.append(pa.field(column, pa.int64()))
+                kind = pa.float64() if column.endswith("_s") else pa.int64()
+                schema = schema.append(pa.field(column, kind))
         table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
         pq.write_table(table, directory / name, compression="zstd")
     provenance = {"variant": result.variant, **result.provenance}

@@ -39,7 +39,8 @@ def run_variant(
         KvsimError: the workload cannot be read, or none of its requests can run.
     """
     from kvsim.engine.simulation import fitted_range_warnings, simulate, trust_in_step_times
-    from kvsim.fleet.simulation import FleetSimulation, simulate_fleet
+    from kvsim.fleet.outcome import FleetSimulation
+    from kvsim.fleet.simulation import simulate_fleet
     from kvsim.jit import watch_compilation
     from kvsim.metrics.fleet import fleet_summary
     from kvsim.metrics.records import fleet_timeline

@@ -6,7 +6,7 @@ files through it. What a field is for stands in its description, and for users i
 May come in: capacity, times, the catalog, policies and the ground.
 """
 
-from kvsim.scenario.fleet import Fleet, FleetEvent, Pool, Pools
+from kvsim.scenario.fleet import Fleet, FleetEvent
 from kvsim.scenario.model import AttentionTermConfig, CustomModel, KVGroupConfig, KVReadConfig
 from kvsim.scenario.node import Node
 from kvsim.scenario.offload import CpuOffload, DiskTier, MooncakeOffload, OwnLink
@@ -19,6 +19,7 @@ from kvsim.scenario.parts import (
     RooflineStepTime,
     TableStepTime,
 )
+from kvsim.scenario.pools import MooncakePush, NixlPull, Pool, Pools, Split
 from kvsim.scenario.scenario import Scenario
 from kvsim.scenario.sessions import Sessions
 from kvsim.scenario.sweep import Sweep
@@ -38,6 +39,8 @@ __all__ = [
     "KVGroupConfig",
     "KVReadConfig",
     "MooncakeOffload",
+    "MooncakePush",
+    "NixlPull",
     "Node",
     "Objective",
     "Output",
@@ -50,6 +53,7 @@ __all__ = [
     "ScriptRequest",
     "ScriptWorkload",
     "Sessions",
+    "Split",
     "Sweep",
     "SyntheticWorkload",
     "TableStepTime",

@@ -21,6 +21,7 @@ from kvsim.scenario import (
 from kvsim.scenario.defaults import async_default
 from kvsim.scenario.keys import derive_blocks
 from kvsim.scenario.offload import link_spec
+from kvsim.scenario.pool_rules import SIDES, pool_scenario
 
 
 def describe(variants: Mapping[str, Scenario]) -> str:
@@ -29,13 +30,23 @@ def describe(variants: Mapping[str, Scenario]) -> str:
     Raises:
         KvsimError: no memory is left for the pool, or the roofline lacks something.
     """
-    texts = {name: _describe_one(variant) for name, variant in variants.items()}
+    texts = {name: _describe(variant) for name, variant in variants.items()}
     by_text: dict[str, list[str]] = {}
     for name, text in texts.items():
         by_text.setdefault(text, []).append(name)
     if len(by_text) == 1:
         return next(iter(by_text))
     return "\n\n".join(f"{', '.join(names)}:\n{text}" for text, names in by_text.items())
+
+
+def _describe(scenario: Scenario) -> str:
+    """Of a fleet with pools what follows for each of them, said once where it is the same."""
+    if scenario.fleet is None or scenario.fleet.pools is None:
+        return _describe_one(scenario)
+    texts = {side: _describe_one(pool_scenario(scenario, side)) for side in SIDES}
+    if len(set(texts.values())) == 1:
+        return f"Prefill and decode pool alike:\n{texts['decode']}"
+    return "\n\n".join(f"{side.capitalize()} pool:\n{text}" for side, text in texts.items())
 
 
 def _describe_one(scenario: Scenario) -> str:

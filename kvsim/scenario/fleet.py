@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, Strict
+from pydantic import Field, Strict
 
-from kvsim.errors import show
 from kvsim.scenario.fields import Count, Seconds
-from kvsim.scenario.node import Node
+from kvsim.scenario.pools import NixlPull, Pools, Split, Transfer
+from kvsim.scenario.routers import RouterSetting
 from kvsim.scenario.validation import Section
 
 NodeNumber = Annotated[int, Field(ge=0, le=2**31 - 1)]
-
-
-def _router(value: object) -> object:
-    if isinstance(value, str) and value:
-        return value
-    if isinstance(value, Mapping) and isinstance(value.get("kind"), str) and value["kind"]:
-        return dict(value)
-    if isinstance(value, Mapping):
-        raise ValueError("names no kind. Write {kind: round-robin}, with the router's own keys.")
-    raise ValueError(f"{show(value)} is no router. Name one, or write {{kind: round-robin}}.")
-
-
-RouterSetting = Annotated[
-    str | dict[str, Any],
-    BeforeValidator(_router, json_schema_input_type=str | dict[str, Any]),
-]
 
 
 class FleetEvent(Section):
@@ -52,23 +35,6 @@ class FleetEvent(Section):
     def node(self) -> int:
         """The node it is about."""
         return next(n for n in (self.lose, self.drain, self.add) if n is not None)
-
-
-class Pool(Section):
-    """Nodes that do one of the two halves of a request."""
-
-    nodes: Count = Field(default=1, description="nodes of the pool")
-    node: Node | None = Field(default=None, description="its nodes; null: as `node`")
-    router: RouterSetting = Field(
-        default="round-robin", description="who chooses a node of the pool"
-    )
-
-
-class Pools(Section):
-    """Prefill and decode apart."""
-
-    prefill: Pool = Field(description="nodes that compute prompts")
-    decode: Pool = Field(description="nodes that make answers")
 
 
 class Fleet(Section):
@@ -101,4 +67,10 @@ class Fleet(Section):
     )
     pools: Pools | None = Field(
         default=None, description="prefill and decode apart, instead of nodes; null: together"
+    )
+    transfer: Transfer = Field(
+        default=NixlPull(), description="what carries KV from one pool to the other"
+    )
+    split: Split = Field(
+        default=Split(), description="requests that the decode pool computes alone"
     )

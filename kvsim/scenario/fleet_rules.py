@@ -18,13 +18,11 @@ def fleet_problems(scenario: ScenarioKeys) -> Iterator[Problem]:
     fleet = scenario.fleet
     if fleet is None:
         return
-    if fleet.pools is not None:
-        for key in ("nodes", "router"):
-            if key in fleet.model_fields_set:
-                text = f"{getattr(fleet, key)!r} stands beside pools, which have their own."
-                yield Problem(f"fleet.{key}", f"{text} Leave it out.", ("fleet.pools",))
-    else:
-        yield from _router(scenario)
+    yield from _router(scenario)
+    for key in ("transfer", "split"):
+        if getattr(fleet, key) != Fleet.model_fields[key].default:
+            text = "stands without fleet.pools, between which it is. Give pools, or leave it out."
+            yield Problem(f"fleet.{key}", text, ("fleet.pools",))
     yield from _events(scenario, fleet)
 
 

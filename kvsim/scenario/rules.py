@@ -17,12 +17,16 @@ from kvsim.scenario.fleet_rules import fleet_problems
 from kvsim.scenario.keys import ScenarioKeys, derive_blocks
 from kvsim.scenario.model import NUM_GROUPS_MAX, CustomModel
 from kvsim.scenario.offload import CpuOffload
+from kvsim.scenario.pool_rules import each_pool, pool_problems
 from kvsim.scenario.synthetic import SyntheticWorkload
 from kvsim.scenario.validation import Problem
 
 
 def broken(scenario: ScenarioKeys) -> Iterator[Problem]:
     """Every rule between keys that a scenario breaks, whose fields are right each for itself."""
+    if scenario.fleet is not None and scenario.fleet.pools is not None:
+        yield from pool_problems(scenario, broken)
+        return
     if isinstance(scenario.model, CustomModel):
         wrong = list(_custom(scenario.model))
         yield from wrong
@@ -79,6 +83,9 @@ def broken(scenario: ScenarioKeys) -> Iterator[Problem]:
 
 def not_simulated(scenario: ScenarioKeys) -> Iterator[Problem]:
     """What can be planned and measured for size, but not run."""
+    if scenario.fleet is not None and scenario.fleet.pools is not None:
+        yield from each_pool(scenario, not_simulated)
+        return
     remedy = "`kvsim capacity` takes it."
     groups = scenario.model_spec.groups
     if any(group.kind == "chunked_local" for group in groups):
@@ -92,9 +99,6 @@ def not_simulated(scenario: ScenarioKeys) -> Iterator[Problem]:
     if scenario.node.pipeline_parallel > 1:
         text = f"{scenario.node.pipeline_parallel} stages are not simulated yet. {remedy}"
         yield Problem("node.pipeline_parallel", text)
-    if scenario.fleet is not None and scenario.fleet.pools is not None:
-        text = "prefill and decode apart are not simulated yet. Leave pools out."
-        yield Problem("fleet.pools", text)
 
 
 def _states(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:

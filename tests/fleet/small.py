@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from kvsim.engine.simulation import simulate
-from kvsim.fleet.simulation import FleetSimulation, simulate_fleet
+from kvsim.fleet.outcome import FleetSimulation
+from kvsim.fleet.simulation import simulate_fleet
 from kvsim.scenario import Scenario
 
 EXPERTS = {"weight_bytes": 100, "expert_bytes": 50, "num_experts": 8, "experts_per_token": 2}

@@ -145,11 +145,3 @@ def test_what_follows_from_a_fleet_is_said() -> None:
 def test_routers_that_are_not_there(router: Any, text: str) -> None:
     (found,) = problems({"nodes": 2, "router": router})
     assert found.startswith(text)
-
-
-def test_pools_are_not_run_yet() -> None:
-    from kvsim.fleet.simulation import simulate_fleet
-
-    made = scenario({"pools": {"prefill": {"nodes": 2}, "decode": {"nodes": 1}}})
-    with pytest.raises(Problems, match=r"fleet.pools: prefill and decode apart are not simulated"):
-        simulate_fleet(made)
