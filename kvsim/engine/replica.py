@@ -1,4 +1,7 @@
-"""One engine as a SimPy process: wait for requests, plan a step, let it take its time, end it."""
+"""One engine as a SimPy process: wait for requests, plan a step, let it take its time, end it.
+
+One file because a step's plan, time and end are one loop.
+"""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_validate_prints_the_resolved_scenario_and_the_derivation(kvsim: Kvsim) 
         "268.00 GiB HBM of a b300",
         "x 0.92 gpu_memory_utilization = 246.56 GiB",
         "- 100.70 GiB weights",
-        "- 3.40 GiB reserve for activations and graphs (assumption",
+        "GiB reserve beside weights and KV (derived: ",
         "= 142.46 GiB KV of a GPU",
         "/ 1,435,968 bytes a block",
         "= 106,524 blocks, block 0 included",
