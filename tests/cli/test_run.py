@@ -179,9 +179,9 @@ def test_validate_prints_the_resolved_scenario_and_the_derivation(kvsim: Kvsim) 
         "x 0.92 gpu_memory_utilization = 246.56 GiB",
         "- 100.70 GiB weights",
         "GiB reserve beside weights and KV (derived: ",
-        "= 142.46 GiB KV of a GPU",
+        "= 138.67 GiB KV of a GPU",
         "/ 1,435,968 bytes a block",
-        "= 106,524 blocks, block 0 included",
+        "= 103,687 blocks, block 0 included",
         "units of 256 tokens",
     ):
         assert text in answer.out

@@ -117,7 +117,7 @@ def test_a_router_that_looks_at_caches_finds_more_than_one_that_does_not() -> No
     blind = fleet(made)
     seeing = fleet(made.replace({"fleet.router": {"kind": "dynamo-kv"}}))
     assert seeing["hit_tokens"].sum() > 1.05 * blind["hit_tokens"].sum()
-    assert blind["cached_elsewhere_tokens"].sum() > 2 * seeing["cached_elsewhere_tokens"].sum()
+    assert blind["cached_elsewhere_tokens"].sum() > 1.2 * seeing["cached_elsewhere_tokens"].sum()
 
 
 def node_events(*events: dict[str, Any], **keys: Any) -> Scenario:
