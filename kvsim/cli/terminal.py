@@ -89,7 +89,7 @@ Trust = Annotated[
         "--trust",
         callback=_trust,
         is_eager=True,
-        help="Run policies that are in a file, not in an installed package.",
+        help="Run policies and routers whose code is in no installed package.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]

@@ -31,7 +31,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def trust_policies(trusted: bool = True) -> None:
-    """Let policies run that are neither kvsim's nor an installed package's, in workers as well."""
+    """Let code run that is neither kvsim's nor an installed package's, in workers as well."""
     if trusted:
         os.environ[_TRUST] = "1"
     else:
@@ -110,10 +110,7 @@ def _load(kind: str, name: str, directory: Path) -> tuple[Policy, Path | None]:
         known = [known for known in known_policies(kind) if known in TABLE[kind]]
         raise UnknownNameError(KEYS[kind], name, [*ENGINE_NAMES.get(kind, ()), *known])
     module_name, _, attribute = (place or name).rpartition(":")
-    if module_name.endswith(".py"):
-        module: ModuleType = _run_file(directory / module_name, name)
-    else:
-        module = _import(module_name, name)
+    module = load_code(module_name, name, directory)
     found = getattr(module, attribute, None)
     if found is None:
         names = [key for key, value in vars(module).items() if isinstance(value, Policy)]
@@ -126,14 +123,35 @@ def _load(kind: str, name: str, directory: Path) -> tuple[Policy, Path | None]:
         )
     if found.kind != kind:
         raise ValueError(f"{show(name)} is a {KINDS[found.kind]}. A {KINDS[kind]} belongs here.")
-    file = Path(module.__file__) if module.__file__ else None
-    return found, None if file is None or _PACKAGE in file.parents else file
+    return found, own_file(module)
 
 
 ENGINE_NAMES: dict[str, tuple[str, ...]] = {
     "free_queue": ("append", "prepend-uncached-window", "prepend-uncached")
 }
 """What the engine itself has, which is no code to be found."""
+
+
+def load_code(place: str, name: str, directory: Path) -> ModuleType:
+    """The code that a policy or a router of one's own is in.
+
+    Args:
+        place: a module, or the path of a Python file.
+        name: as it is written, for what is said.
+        directory: what a path is relative to.
+
+    Raises:
+        ValueError: there is none, it is not trusted, or it fails.
+    """
+    if place.endswith(".py"):
+        return _run_file(directory / place, name)
+    return _import(place, name)
+
+
+def own_file(module: ModuleType) -> Path | None:
+    """The file of a module that is not kvsim's own."""
+    file = Path(module.__file__) if module.__file__ else None
+    return None if file is None or _PACKAGE in file.parents else file
 
 
 def _import(module: str, name: str) -> ModuleType:

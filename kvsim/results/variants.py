@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kvsim.results.provenance import provenance
 from kvsim.results.store import RunResult, write_run
 from kvsim.scenario import Scenario
-from kvsim.scenario.files import named_files, policy_files
+from kvsim.scenario.files import code_files, named_files
 from kvsim.scenario.reading import resolved_yaml, shareable_yaml
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def run_variant(
         seed=scenario.seed,
         started=started,
         arguments=arguments,
-        inputs=(*named_files(scenario).values(), *policy_files(scenario)),
+        inputs=(*named_files(scenario).values(), *code_files(scenario)),
     )
     return RunResult(variant, summary, requests, timeline, scenario, origin)
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from kvsim.errors import Problems
 from kvsim.policies.finding import ENGINE_NAMES, Chosen, find_policy
+from kvsim.routing import router_file
 from kvsim.scenario.keys import ScenarioKeys
 from kvsim.scenario.parts import PROFILE_DEFAULT
 from kvsim.scenario.policies import POLICY_KEYS, Setting
+from kvsim.scenario.pool_rules import SIDES, pool_scenario
 
 PATH_KEYS: dict[str, tuple[str, ...]] = {
     "workload.path": (),
@@ -62,10 +64,15 @@ def chosen_policy(scenario: ScenarioKeys, place: str) -> Chosen:
         raise Problems(f"scenario {scenario.name}", [f"{place}: {error}"]) from None
 
 
-def policy_files(scenario: ScenarioKeys) -> list[Path]:
-    """Files with the code of its policies that are not kvsim's own."""
+def code_files(scenario: ScenarioKeys) -> list[Path]:
+    """Files with the code of its policies and routers that are not kvsim's own."""
     chosen = [
         find_policy(kind, setting, scenario.directory)
         for _, kind, setting in named_policies(scenario)
     ]
-    return [policy.file for policy in chosen if policy.file is not None]
+    files = [policy.file for policy in chosen]
+    fleet = scenario.fleet
+    pools = () if fleet is None or fleet.pools is None else SIDES
+    routed = [pool_scenario(scenario, side) for side in pools] or [scenario]
+    files += [router_file(one.router[0], scenario.directory) for one in routed]
+    return [file for file in files if file is not None]

@@ -8,12 +8,26 @@ from pathlib import Path
 import pytest
 
 from kvsim.errors import KvsimError
-from kvsim.routing import Decider, Surroundings, is_own_code, make_router, router_class
+from kvsim.policies.finding import trust_policies
+from kvsim.routing import Decider, Surroundings, make_router, router_class, router_file
 from tests.routing.fleets import history, request
 
 OWN = Path(__file__).parents[1] / "data" / "shortest_queue.py"
 
 
+@pytest.fixture
+def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVSIM_TRUST", "")  # as it was, afterwards
+    trust_policies()
+
+
+def test_ones_own_runs_only_where_it_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KVSIM_TRUST", raising=False)
+    with pytest.raises(KvsimError, match="would run the code in .* give --trust"):
+        router_class(f"{OWN.name}:ShortestQueue", OWN.parent)
+
+
+@pytest.mark.usefixtures("trusted")
 def test_one_of_ones_own_by_its_file() -> None:
     kind = f"{OWN.name}:ShortestQueue"
     around = Surroundings(4)
@@ -26,6 +40,7 @@ def test_one_of_ones_own_by_its_file() -> None:
     again = Decider(make_router(kind, {}, around, OWN.parent), random.Random(1), kind)
     assert len(history(again, seed=3)) > 100
     assert router_class(kind, OWN.parent) is type(router)
+    assert router_file(kind, OWN.parent) == OWN
 
 
 def test_ones_own_router_takes_twenty_lines() -> None:
@@ -36,22 +51,29 @@ def test_ones_own_router_takes_twenty_lines() -> None:
 def test_one_of_a_module() -> None:
     kind = "kvsim.routing.plain:RoundRobin"
     assert router_class(kind) is router_class("round-robin")
-    assert is_own_code(kind)
-    assert not is_own_code("round-robin")
+    assert router_file(kind) is None
+    assert router_file("round-robin") is None
 
 
 @pytest.mark.parametrize(
     ("kind", "problem"),
     [
         ("dynamo-kw", "unknown router 'dynamo-kw'. Did you mean 'dynamo-kv'? One's own is named"),
-        ("nowhere.py:Router", "nowhere.py: there is no such file"),
-        ("kvsim.nowhere:Router", "kvsim.nowhere: cannot be imported"),
+        ("nowhere.py:Router", "'nowhere.py:Router': there is no file "),
+        (
+            "kvsim.nowhere:Router",
+            "'kvsim.nowhere:Router': there is no module kvsim.nowhere.",
+        ),
         ("kvsim.routing.plain:Rando", "kvsim.routing.plain: unknown router 'Rando'. Did you mean"),
         ("kvsim.routing.views:Views", "kvsim.routing.views:Views: is no router. Write a class"),
         ("kvsim.errors:Router", "kvsim.errors: unknown router 'Router'. Known: none there."),
-        ("broken.py:Router", "broken.py: failed when read: NameError: name 'nothing' is not"),
+        (
+            "broken.py:Router",
+            "'broken.py:Router' cannot be loaded: NameError: name 'nothing'",
+        ),
     ],
 )
+@pytest.mark.usefixtures("trusted")
 def test_what_cannot_be_found_is_said(tmp_path: Path, kind: str, problem: str) -> None:
     (tmp_path / "broken.py").write_text("nothing\n", encoding="utf-8")
     with pytest.raises(KvsimError) as caught:
