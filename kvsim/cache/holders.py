@@ -111,6 +111,15 @@ def _place(keys: Ints, key: int) -> int:
 
 
 @njit
+def _is_held(masks: Words, place: int) -> bool:
+    """Whether any cache holds what stands in a place."""
+    for word in range(masks.shape[1]):
+        if masks[place, word] != 0:
+            return True
+    return False
+
+
+@njit
 def _take(
     keys: Ints, masks: Words, totals: Ints, cache: int, group: int, changed: Ints, whats: Ints
 ) -> None:
@@ -125,9 +134,7 @@ def _take(
         if keys[place] == 0:
             keys[place] = key
             totals[_USED] += 1
-        held = False
-        for other in range(masks.shape[1]):
-            held = held or masks[place, other] != 0
+        held = _is_held(masks, place)
         has = (masks[place, word] & bit) != 0
         if what == ENTERED and not has:
             masks[place, word] |= bit
@@ -137,10 +144,7 @@ def _take(
         elif what == REMOVED and has:
             masks[place, word] &= ~bit
             totals[_HELD] -= 1
-            left = False
-            for other in range(masks.shape[1]):
-                left = left or masks[place, other] != 0
-            if not left:
+            if not _is_held(masks, place):
                 totals[_KEYS] -= 1
 
 
@@ -153,10 +157,7 @@ def _forget(masks: Words, totals: Ints, cache: int) -> None:
         if (masks[place, word] & bit) != 0:
             masks[place, word] &= ~bit
             totals[_HELD] -= 1
-            left = False
-            for other in range(masks.shape[1]):
-                left = left or masks[place, other] != 0
-            if not left:
+            if not _is_held(masks, place):
                 totals[_KEYS] -= 1
 
 

@@ -169,12 +169,12 @@ def drop(heap: Facts, base: int, size: int, item: int) -> None:
 
 
 @njit
-def _ghost_set(mask: int, key: int) -> int:
-    """The first of the places a content can have among the ghosts."""
+def first_place(mask: int, key: int, ways: int) -> int:
+    """The first of the ``ways`` places that a key can have in a table of ``mask + 1`` sets."""
     mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(29)
     place: int = np.int64(mixed & np.uint64(mask))  # type: ignore[assignment]
-    return place * GHOST_WAYS
+    return place * ways
 
 
 @njit_apart
@@ -185,7 +185,7 @@ def remember(address: int, key: int, tag: int) -> None:
     ghosts = ghosts_at(order.ghosts, num + NUM_TAGS)
     tag = min(max(tag, 0), NUM_TAGS - 1)
     ghosts[num + tag].number += 1
-    start = _ghost_set(order.ghosts_mask, key)
+    start = first_place(order.ghosts_mask, key, GHOST_WAYS)
     place = start
     for other in range(start, start + GHOST_WAYS):
         if ghosts[other].key == key or ghosts[other].key == 0:
@@ -205,7 +205,7 @@ def recall(address: int, block: int, key: int) -> None:
     num = (order.ghosts_mask + 1) * GHOST_WAYS
     ghosts = ghosts_at(order.ghosts, num + NUM_TAGS)
     known = known_at(order.blocks, order.num_blocks)[block]
-    start = _ghost_set(order.ghosts_mask, key)
+    start = first_place(order.ghosts_mask, key, GHOST_WAYS)
     for place in range(start, start + GHOST_WAYS):
         if ghosts[place].key == key:
             known.ghost_tag = ghosts[place].tag

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.cache.content import Ints
+from kvsim.cache.ordered_rows import first_place
 from kvsim.jit import njit, njit_apart
 from kvsim.policies.calling import call_policy, rows_at
 from kvsim.policies.facts import RUN_ROW_FACTS, SLIDING_WINDOW
@@ -38,21 +39,13 @@ run_at = rows_at(RUN_ROW_FACTS)
 hits_at = rows_at(HIT_ROW)
 
 
-@njit
-def _first_place(mask: int, key: int) -> int:
-    mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= mixed >> np.uint64(29)
-    place: int = np.int64(mixed & np.uint64(mask))  # type: ignore[assignment]
-    return place * HIT_WAYS
-
-
 @njit_apart
 def note_landing(address: int, key: int) -> None:
     """A hit has landed at the boundary of this key."""
     retain = retain_at(address, 1)[0]
     hits = hits_at(retain.hits, (retain.hits_mask + 1) * HIT_WAYS)
     retain.num_hits += 1
-    start = _first_place(retain.hits_mask, key)
+    start = first_place(retain.hits_mask, key, HIT_WAYS)
     place = start
     for other in range(start, start + HIT_WAYS):
         if hits[other].key == key or hits[other].key == 0:
@@ -72,7 +65,7 @@ def _landings(address: int, key: int) -> int:
     """How many hits have landed at the boundary of this key, as far as is remembered."""
     retain = retain_at(address, 1)[0]
     hits = hits_at(retain.hits, (retain.hits_mask + 1) * HIT_WAYS)
-    start = _first_place(retain.hits_mask, key)
+    start = first_place(retain.hits_mask, key, HIT_WAYS)
     for place in range(start, start + HIT_WAYS):
         if hits[place].key == key:
             count: int = hits[place].count
