@@ -113,10 +113,10 @@ def _place(keys: Ints, key: int) -> int:
 @njit
 def _is_held(masks: Words, place: int) -> bool:
     """Whether any cache holds what stands in a place."""
+    held = False
     for word in range(masks.shape[1]):
-        if masks[place, word] != 0:
-            return True
-    return False
+        held = held or masks[place, word] != 0
+    return held
 
 
 @njit

@@ -37,7 +37,9 @@ def simulate_fleet(
     Args:
         scenario: what to run.
         on_progress: told the share of the workload that has arrived, 0 to 1, now and then.
-        one_by_one: an event for every step; slower, with the same results.
+        one_by_one: an event for every step; slower. The results are the same but where decodes push
+            cached blocks out: what goes in a run of steps reaches routers that go by events, and
+            what was cached elsewhere, at the end of that run.
 
     Raises:
         KvsimError: the workload cannot be read, none of its requests can run, or the router fails.
