@@ -23,10 +23,14 @@ def validate(
     from kvsim.cli.capacity import show_layouts
     from kvsim.scenario.description import describe
     from kvsim.scenario.reading import expand_variants, load_scenario, resolved_yaml
+    from kvsim.scenario.rules import not_simulated
     from kvsim.study.layouts import layouts
 
     loaded = load_scenario(scenario, settings)
-    text = describe(expand_variants(loaded))
+    variants = expand_variants(loaded)
+    text = describe(variants)
+    refused = {str(problem) for one in variants.values() for problem in not_simulated(one)}
+    text += "".join(f"\n\n`kvsim run` refuses it. {problem}" for problem in sorted(refused))
     if loaded.sweep is not None:
         from kvsim.study.sweep_points import expand_sweep
 
@@ -37,7 +41,7 @@ def validate(
         text += f"\n  That is wrong with {len(wrong)} of them." if wrong else ""
     sys.stdout.write(f"{resolved_yaml(loaded, Path.cwd())}\n{text}\n")
     divided: dict[tuple[SplitRow, ...], Console] = {}
-    for one in expand_variants(loaded).values():
+    for one in variants.values():
         divided.setdefault(layouts(one), make_console())
     for rows, console in divided.items():
         if rows:

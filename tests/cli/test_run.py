@@ -187,6 +187,18 @@ def test_validate_prints_the_resolved_scenario_and_the_derivation(kvsim: Kvsim) 
         assert text in answer.out
 
 
+def test_validate_says_what_will_not_run(kvsim: Kvsim, tmp_path: Path) -> None:
+    file = tmp_path / "hybrid.yaml"
+    file.write_text(
+        "model: qwen3-next-80b-a3b\nnode: {gpu: h200, gpus: 2}\n"
+        "offload: {kind: cpu, capacity: 1 TiB}\n"
+        "workload: {kind: script, requests: [{prompt: [[a, 100]]}]}\n"
+    )
+    answer = kvsim("validate", file)
+    assert answer.code == 0, answer.err
+    assert "`kvsim run` refuses it. offload: tiers for a model with states" in answer.out
+
+
 def test_validate_lists_all_problems(kvsim: Kvsim, tmp_path: Path) -> None:
     path = tmp_path / "agentic.yaml"
     path.write_text(
