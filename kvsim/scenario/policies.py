@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from kvsim.errors import UnknownNameError, show
@@ -63,19 +62,11 @@ def setting_name(setting: Setting) -> str:
     return f"{short} ({told})" if told else short
 
 
-def policy_file(setting: object, directory: Path) -> Path | None:
-    """The file a policy is in, where one is named by its path."""
-    name = setting.get("name") if isinstance(setting, Mapping) else setting
-    if not isinstance(name, str):
-        return None
-    file, _, _ = name.rpartition(":")
-    return directory / file if file.endswith(".py") else None
-
-
 def with_policy_path(setting: Any, change: Callable[[str], str]) -> Any:
-    """What is written for a policy, with the path of its file changed."""
+    """What is written for a policy or a router, with the path of its file changed."""
     if isinstance(setting, Mapping):
-        return {**setting, "name": with_policy_path(setting.get("name"), change)}
+        named = "kind" if "kind" in setting else "name"  # a router's, a policy's
+        return {**setting, named: with_policy_path(setting.get(named), change)}
     if isinstance(setting, str) and ".py:" in setting:
         file, _, name = setting.rpartition(":")
         return f"{change(file)}:{name}"

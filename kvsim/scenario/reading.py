@@ -18,6 +18,7 @@ from kvsim.errors import KvsimError, Problems, nearest, show
 from kvsim.scenario import Scenario
 from kvsim.scenario.files import is_path
 from kvsim.scenario.policies import POLICY_KEYS, with_policy_path
+from kvsim.scenario.pool_rules import SIDES
 from kvsim.scenario.validation import lay_over
 
 FILE_BYTES_MAX = 2**20
@@ -329,12 +330,17 @@ def parse_axes(axes: Sequence[str], path: Path) -> dict[str, list[Any]]:
     return parsed
 
 
-_WITH_PATHS = ("workload", "model", "step_time", "cache", "offload")
+_POOLS = tuple(f"fleet.pools.{side}" for side in SIDES)
+_WITH_PATHS = (
+    *("workload", "model", "step_time", "cache", "offload", "fleet", "fleet.pools"),
+    *_POOLS,
+)
+_OWN_CODE = {*POLICY_KEYS, *(f"{place}.router" for place in ("fleet", *_POOLS))}
 
 
 def _with_paths(key: str, value: Any, change: Callable[[str], str]) -> Any:
     """The value of a dotted key, with the paths in it changed."""
-    if key in POLICY_KEYS:
+    if key in _OWN_CODE:
         return with_policy_path(value, change)
     if key in _WITH_PATHS and isinstance(value, dict):
         return {inner: _with_paths(f"{key}.{inner}", part, change) for inner, part in value.items()}

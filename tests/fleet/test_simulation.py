@@ -188,7 +188,8 @@ def test_requests_wait_for_a_node_that_will_come() -> None:
     assert (frame["end_s"][2:] > 0.5).all()
 
 
-def test_a_router_that_fails_is_an_error(tmp_path: Any) -> None:
+def test_a_router_that_fails_is_an_error(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVSIM_TRUST", "1")
     path = tmp_path / "mine.py"
     path.write_text(
         "from kvsim.routing import Router\n\n\nclass Mine(Router):\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from kvsim.errors import KvsimError
 from kvsim.policies.finding import trust_policies
 from kvsim.routing import Decider, Surroundings, make_router, router_class, router_file
+from kvsim.scenario.files import code_files
+from kvsim.scenario.reading import load_scenario, resolved_yaml
 from tests.routing.fleets import history, request
 
 OWN = Path(__file__).parents[1] / "data" / "shortest_queue.py"
@@ -79,3 +82,25 @@ def test_what_cannot_be_found_is_said(tmp_path: Path, kind: str, problem: str) -
     with pytest.raises(KvsimError) as caught:
         router_class(kind, tmp_path)
     assert str(caught.value).startswith(problem)
+
+
+@pytest.mark.usefixtures("trusted")
+def test_its_path_moves_with_the_scenario(tmp_path: Path) -> None:
+    own = {"kind": "shortest_queue.py:ShortestQueue", "grace_tokens": 5}
+    (tmp_path / "shortest_queue.py").write_bytes(OWN.read_bytes())
+    pools = {"prefill": {"router": own}, "decode": {"router": own["kind"]}}
+    for fleet in ({"router": own}, {"pools": pools}):
+        data = {
+            "model": "qwen3-0.6b",
+            "node": {"gpu": "h100"},
+            "fleet": fleet,
+            "workload": {"kind": "script", "requests": [{"prompt": [["a", 10]]}]},
+        }
+        (tmp_path / "s.yaml").write_text(json.dumps(data), encoding="utf-8")
+        loaded = load_scenario(tmp_path / "s.yaml")
+        assert {*code_files(loaded)} == {tmp_path / "shortest_queue.py"}
+        elsewhere = tmp_path / "results" / "run"
+        elsewhere.mkdir(parents=True, exist_ok=True)
+        (elsewhere / "s.yaml").write_text(resolved_yaml(loaded, elsewhere), encoding="utf-8")
+        moved = load_scenario(elsewhere / "s.yaml")
+        assert code_files(moved) == code_files(loaded)
