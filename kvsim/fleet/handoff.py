@@ -197,6 +197,9 @@ class Handoffs:
         under_way: by request.
         num_descriptors: posted so far, of one rank.
         num_lost: leases that ran out before their blocks were read.
+        repeated_queried_tokens: of prompts that the prefill side looked up and that were looked up
+            once more: their lease was lost, or they were preempted as they ended.
+        repeated_hit_tokens: of these, tokens found.
         group_bytes: moved so far, by group, all ranks.
         warnings: what is assumed.
     """
@@ -208,6 +211,8 @@ class Handoffs:
     under_way: dict[str, Handoff] = field(default_factory=dict)
     num_descriptors: int = 0
     num_lost: int = 0
+    repeated_queried_tokens: int = 0
+    repeated_hit_tokens: int = 0
     group_bytes: list[float] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -292,6 +297,12 @@ class Handoffs:
         else:
             lease_s = self.transfer.lease
             call_at(self.clock, self.clock.now + lease_s, lambda: self._look_at_lease(handoff))
+
+    def count_again(self, prompt: RequestRecord) -> None:
+        """What the prefill side looked up for a prompt counts where it is looked up again."""
+        if self.scenario.cache.enable_prefix_caching:
+            self.repeated_queried_tokens += prompt.prompt_tokens
+            self.repeated_hit_tokens += prompt.hit_tokens or 0
 
     def _lease_end_s(self, handoff: Handoff) -> float:
         assert handoff.held_s is not None

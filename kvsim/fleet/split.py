@@ -109,6 +109,7 @@ class SplitFront(Front):
             self._refuse(sent, record.refused)
         elif handoff.held_s is None:  # preempted as it ended: computed again
             sent, _ = self._sent[name]
+            self._handoffs.count_again(record)
             self.prefill.submit(replace(sent.request, num_output_tokens=1))
         elif self._handoffs.pulls:
             self._decode(handoff)
@@ -123,6 +124,8 @@ class SplitFront(Front):
         prompt = None if handoff is None else handoff.prefill_record
         if handoff is None or prompt is None or record.refused is not None:
             return NO_HANDOFF
+        if handoff.pull is None:
+            self._handoffs.count_again(prompt)
         parts = HandoffRecord(lease_lost=int(handoff.is_lost), prefill_replica=prompt.replica)
         if handoff.pull is not None:
             assert handoff.begun_s is not None

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvsim.fleet import split_simulation
@@ -124,6 +124,44 @@ ARRIVALS = st.lists(
     lease=st.sampled_from([0.02, 30.0]),
     bandwidth=st.sampled_from([1e9, 1e11]),
     uncached=st.sampled_from([None, 40]),
+)
+@example(  # a prompt that is pushed, whose lease is lost, is looked up on both sides
+    arrivals=[
+        ([("a", 2), ("a", 111)], 4, 0.0),
+        ([("a", 1)], 1, 0.0),
+        ([("a", 1), ("a", 56), ("a", 120)], 1, 0.0),
+        ([("a", 1)], 1, 0.0),
+        ([("a", 1), ("a", 56), ("a", 120)], 1, 0.0),
+        ([("a", 1)], 1, 0.0),
+        ([("a", 1), ("a", 112)], 1, 0.0),
+    ],
+    kind="mooncake-push",
+    asynchronous=False,
+    num_blocks=60,
+    lease=0.02,
+    bandwidth=1e9,
+    uncached=40,
+)
+@example(  # the same without a split by length: the decode side looks up all of them
+    arrivals=[
+        ([("a", 1), ("a", 48)], 4, 0.0),
+        ([("a", 1)], 1, 0.0),
+        ([("a", 97)], 1, 0.0),
+        ([("a", 1)], 1, 0.0),
+        ([("a", 33)], 1, 0.0),
+        ([("a", 1)], 1, 0.0),
+        ([("a", 1), ("a", 1), ("a", 30)], 2, 0.0),
+        ([("a", 1)], 1, 0.0),
+        ([("a", 97)], 1, 0.0),
+        ([("a", 1)], 1, 0.0),
+        ([("a", 80), ("a", 113)], 1, 0.0),
+    ],
+    kind="mooncake-push",
+    asynchronous=False,
+    num_blocks=60,
+    lease=0.02,
+    bandwidth=1e9,
+    uncached=None,
 )
 def test_what_is_sent_arrives_and_nothing_is_served_before(
     arrivals: Any,
