@@ -31,7 +31,7 @@ CHECKS_BOUNDS = os.environ.get("KVSIM_BOUNDSCHECK", "0") not in ("", "0")
 """Whether compiled code checks the bounds of its arrays."""
 
 _PACKAGE = Path(__file__).parent
-_ROOMS = ("cache", "policies", "times", "offload", "engine")
+_ROOMS = ("cache", "policies", "times", "offload", "engine", "fleet")
 _SOURCES = ("jit.py", *(f"{room}/*.py" for room in _ROOMS))
 
 
@@ -117,6 +117,8 @@ def watch_compilation(on_start: Callable[[], None] | None = None) -> Iterator[Co
 def njit(function: F) -> F:
     """Compile a function with numba when it is first called; the result outlives the process.
 
+    What calls it takes it in whole.
+
     Args:
         function: works on numpy arrays and numbers only, and makes no array of its own: its arrays
             belong to the caller, so that their references need not be counted. Counting them
@@ -125,6 +127,15 @@ def njit(function: F) -> F:
     Returns:
         The compiled function, with the signature of the given one.
     """
+    return _compiled(function, inline=True)
+
+
+def njit_apart(function: F) -> F:
+    """The same for a function that stays apart from its callers: they do not grow by its code."""
+    return _compiled(function, inline=False)
+
+
+def _compiled(function: F, *, inline: bool) -> F:
     settings: Any = numba.config
     decorate: Any = numba.njit
     before = settings.CACHE_DIR
@@ -133,7 +144,7 @@ def njit(function: F) -> F:
         compiled: F = decorate(
             cache=_FOLDER is not None,
             error_model="numpy",
-            forceinline=True,
+            forceinline=inline,
             boundscheck=CHECKS_BOUNDS,
             _nrt=False,
         )(function)

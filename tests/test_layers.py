@@ -19,6 +19,7 @@ FLOORS = [
     ("report", "plots"),
     ("study",),
     ("results", "verify"),
+    ("fleet",),
     ("engine",),
     ("offload", "workload", "metrics"),
     ("scenario", "capacity", "times"),
@@ -29,7 +30,7 @@ TOP = {"__init__", "api", "errors", "units", "jit"}
 """Modules that stand beside the rooms."""
 LONGEST_LINES = 450
 LIBRARIES = {
-    "simpy": ("engine",),
+    "simpy": ("engine", "fleet"),
     "matplotlib": ("plots",),
     "yaml": ("scenario", "catalog"),
     "typer": ("cli",),

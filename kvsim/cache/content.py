@@ -16,10 +16,12 @@ import numpy.typing as npt
 from kvsim.jit import njit
 
 POSITION_BITS = 24
-"""Positions are below 2**24 tokens (16 times the longest context of today's models)."""
-GROUP_BITS = 4
-"""At most 16 KV cache groups."""
-UID_BITS = 63 - POSITION_BITS - GROUP_BITS
+"""Positions are below 2**24 tokens (16 times the longest context of most of today's models)."""
+GROUP_BITS = 6
+"""At most 64 KV cache groups (a hybrid of today has up to 31)."""
+NUMBER_BITS = 22
+"""Block numbers are below 2**21; the bit above tells the end of a prompt from them."""
+UID_BITS = 63 - NUMBER_BITS - GROUP_BITS
 """Uids are below 2**35, so that a key is a positive 64-bit integer."""
 
 Ints = npt.NDArray[np.int64]
@@ -71,7 +73,7 @@ def block_key(uid: int, index: int, group: int) -> int:
 
     A position is a block number here: within a group the two say the same.
     """
-    return (uid << (POSITION_BITS + GROUP_BITS)) | (index << GROUP_BITS) | group
+    return (uid << (NUMBER_BITS + GROUP_BITS)) | (index << GROUP_BITS) | group
 
 
 @njit

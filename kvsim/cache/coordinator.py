@@ -6,12 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvsim.cache.block_pool import FREE, NUM_GROUPS_MAX, Pool, Rows
+from kvsim.cache.block_pool import FREE, NOTED, Pool, Rows, now_s
 from kvsim.cache.content import Ints
 from kvsim.cache.groups import (
-    COMPUTED,
-    ENTERED,
-    PRESENT,
     Bools,
     Tables,
     adopt_hit,
@@ -24,9 +21,10 @@ from kvsim.cache.groups import (
     take_blocks,
     window_reach,
 )
-from kvsim.cache.ledger import Ledger
+from kvsim.cache.ledger import PRESENT, begin_cuts, note_cut
 from kvsim.cache.progress import note_leave, note_progress
-from kvsim.jit import njit
+from kvsim.cache.state_tables import States
+from kvsim.jit import njit, njit_apart
 from kvsim.policies.retention import NO_BOUNDARY
 
 NOT_FIRST = -1
@@ -35,14 +33,8 @@ NOT_FIRST = -1
 # Answers of `allocate`.
 NO_ROOM, TAKEN, STALE_HIT = 0, 1, 2
 
-# Entries of `answer` before the reach of each spec. From the end are counted: how often a spec
-# shortened the hit, and before that for each time the first group of the spec, and from where to
-# where in tokens, the last one taking in what there is no room for.
+# Entries of `answer` before the reach of each spec.
 HIT, JUNCTION, REACH = 0, 1, 2
-MOST_CUTS = 16
-ANSWER_SIZE = REACH + NUM_GROUPS_MAX + 3 * MOST_CUTS + 1
-CUTS = REACH + NUM_GROUPS_MAX
-NUM_CUTS = ANSWER_SIZE - 1
 
 RULES_ROW = np.dtype(
     [
@@ -56,6 +48,14 @@ RULES_ROW = np.dtype(
         ("junctions", np.int64),  # the engine knows shared-prefix junctions
         ("key_lookahead", np.int64),  # tokens behind a block that its key covers as well
         ("entry_unit", np.int64),  # tokens; less than this more makes no block worth entering
+        # Of caches with groups of states; else 0.
+        ("hit_unit", np.int64),  # tokens; hits are multiples of it
+        ("fine", np.int64),  # hits can end inside a block
+        ("drops", np.int64),  # a resumed prompt drops a block for EAGLE
+        ("keeps_junctions", np.int64),  # a chunk ends at a junction inside a block too
+        ("splits", np.int64),  # chunks end where states are kept
+        ("state_block", np.int64),  # tokens; the grid on which they are
+        ("exports", np.int64),  # alignment of states exported from a chunk; 0 unless all groups can
     ]
 )
 
@@ -67,10 +67,11 @@ class Core(NamedTuple):
         pool: the blocks.
         tables: the groups and what each sequence holds.
         rules: one ``RULES_ROW``.
-        answer: int64 [`ANSWER_SIZE`]: the last lookup's hit and junction, then each spec's reach in
-            the order in which specs are asked, and what shortened it.
+        answer: int64 [2 + groups]: the last lookup's hit and junction, then each spec's reach in
+            the order in which specs are asked.
         boundaries: int64 [4], scratch: reachable boundaries of a prompt in tokens.
         kept: bool, scratch: a mask, or a piece of one, of the blocks that become full at once.
+        states: what groups of states need besides; None where there is none.
     """
 
     pool: Pool
@@ -79,34 +80,37 @@ class Core(NamedTuple):
     answer: Ints
     boundaries: Ints
     kept: Bools
+    states: Any  # States | None: known when code is compiled, so that only one case is
 
 
 Arrays = tuple[Any, ...]
 """A ``Core``, flat: compiled code takes a plain tuple three times faster than a nested one."""
 
+NUM_ARRAYS = 12
+"""So many, and more with groups of states: code for these is compiled where there are more only."""
+
 
 def flatten(core: Core) -> Arrays:
     """The arrays of a core, in the order in which ``assemble`` takes them."""
-    pool, tables, *others = core
-    *blocks, ledger = pool
-    return (*blocks, *tables, *others, *ledger)
+    pool, tables, *others, states = core
+    return (*pool, *tables, *others, *(states or ()))
 
 
 @njit
 def assemble(arrays: Arrays) -> Core:
     """The core made of its arrays; costs nothing in compiled code."""
+    if len(arrays) > NUM_ARRAYS:
+        states = States(arrays[12], arrays[13], arrays[14], arrays[15], arrays[16], arrays[17])
+    else:
+        states = None
     return Core(
-        Pool(
-            arrays[0],
-            arrays[1],
-            arrays[2],
-            Ledger(arrays[12], arrays[13], arrays[14], arrays[15], arrays[16], arrays[17]),
-        ),
+        Pool(arrays[0], arrays[1], arrays[2]),
         Tables(arrays[3], arrays[4], arrays[5], arrays[6], arrays[7]),
         arrays[8],
         arrays[9],
         arrays[10],
         arrays[11],
+        states,
     )
 
 
@@ -122,7 +126,7 @@ def longest_hit(arrays: Arrays, uids: Ints, ends: Ints) -> None:
     _look_up(core, core.answer, uids, ends, PRESENT, 0)
 
 
-@njit
+@njit_apart
 def longest_hit_kept(
     arrays: Arrays, answer: Ints, uids: Ints, ends: Ints, level: int, num_computed: int
 ) -> None:
@@ -130,30 +134,13 @@ def longest_hit_kept(
 
     Args:
         arrays: the cache, with a ledger.
-        answer: int64 [`ANSWER_SIZE`], where it is written.
+        answer: int64, as long as ``core.answer``; where it is written.
         uids: the sequence's spans.
         ends: their ends in tokens.
         level: ``ENTERED``, or ``COMPUTED``: had everything been worth keeping as well.
         num_computed: tokens of the prefix that anybody has computed.
     """
-    core = assemble(arrays)
-    if level == ENTERED:
-        _look_up(core, answer, uids, ends, ENTERED, num_computed)
-    else:
-        _look_up(core, answer, uids, ends, COMPUTED, num_computed)
-
-
-@njit
-def _cut(answer: Ints, group: int, low: int, high: int) -> None:
-    """A spec, here by its first group, shortens a hit."""
-    if answer[NUM_CUTS] < MOST_CUTS:
-        place = CUTS + 3 * answer[NUM_CUTS]
-        answer[place] = group
-        answer[place + 2] = high
-        answer[NUM_CUTS] += 1
-    else:
-        place = CUTS + 3 * (MOST_CUTS - 1)
-    answer[place + 1] = low
+    _look_up(assemble(arrays), answer, uids, ends, level, num_computed)
 
 
 @njit
@@ -162,8 +149,10 @@ def _look_up(
 ) -> None:
     """The work of `longest_hit`, at a level of what is taken for cached."""
     pool, groups, rules = core.pool, core.tables.groups, core.rules[0]
-    answer[:CUTS] = 0
-    answer[NUM_CUTS] = 0
+    noted = pool.totals[NOTED]
+    if noted != 0:
+        begin_cuts(noted, level)
+    answer[:] = 0
     num_tokens = ends[-1] if len(ends) > 0 else 0
     if rules.caching == 0 or num_tokens <= max(1, rules.key_lookahead):
         return
@@ -222,8 +211,8 @@ def _look_up(
                 verified |= 1 << index
             elif reach < bound:
                 verified = 0
-            if reach < bound:
-                _cut(answer, group, reach, bound)
+            if noted != 0 and reach < bound:
+                note_cut(noted, level, group, reach, bound)
             bound = reach
             if first_pass:
                 answer[REACH + index] = reach
@@ -254,6 +243,11 @@ def seat(arrays: Arrays, slot: int, uids: Ints, ends: Ints, num_prompt: int, jun
     sequence.planned = 0
     sequence.junction = junction
     sequence.num_spans = len(ends)
+    sequence.priority = 0
+    sequence.keep_priority = -1
+    sequence.keep_tokens = 0
+    sequence.keep_s = np.inf
+    sequence.admitted_s = now_s(core.pool)
     spans = core.tables.spans
     for i in range(len(ends)):
         spans[slot, 0, i] = uids[i]
@@ -377,6 +371,20 @@ def allocate(
 
 
 @njit
+def note_boundaries(rules: Any, sequence: Any, boundaries: Ints) -> None:
+    """Write where a prompt can be resumed, in tokens, not yet rounded; see ``Core.boundaries``."""
+    if rules.eagle_boundaries == 0:
+        boundaries[0] = sequence.num_prompt - 1
+        boundaries[1] = NO_BOUNDARY
+    else:
+        resend = (sequence.num_prompt - 1) // rules.alignment * rules.alignment
+        extension = sequence.num_prompt // rules.alignment * rules.alignment
+        boundaries[0] = max(0, resend - rules.alignment)
+        boundaries[1] = max(0, extension - rules.alignment)
+    boundaries[2] = sequence.junction if sequence.junction > 0 else NO_BOUNDARY
+
+
+@njit
 def cache_computed(arrays: Arrays, slot: int) -> None:
     """Enter the full blocks up to the computed tokens that are known, see ``cache_up_to``."""
     core = assemble(arrays)
@@ -391,23 +399,15 @@ def cache_up_to(arrays: Arrays, slot: int, num_computed: int) -> None:
     sequence = tables.sequences[slot]
     num_tokens = min(num_computed, sequence.num_tokens - rules.key_lookahead)
     num_units = num_tokens // rules.entry_unit
-    if len(pool.ledger.uses) > 0 and (
+    if pool.totals[NOTED] != 0 and (
         num_units > sequence.num_entered or num_computed <= sequence.num_prompt
     ):
-        note_progress(pool, tables, rules, slot, num_computed)
+        note_progress(pool, tables, slot, num_computed)
     if num_units <= sequence.num_entered:
         return
     sequence.num_entered = num_units
     rounded = num_tokens // rules.alignment * rules.alignment
-    if rules.eagle_boundaries == 0:
-        boundaries[0] = sequence.num_prompt - 1
-        boundaries[1] = NO_BOUNDARY
-    else:
-        resend = (sequence.num_prompt - 1) // rules.alignment * rules.alignment
-        extension = sequence.num_prompt // rules.alignment * rules.alignment
-        boundaries[0] = max(0, resend - rules.alignment)
-        boundaries[1] = max(0, extension - rules.alignment)
-    boundaries[2] = sequence.junction if sequence.junction > 0 else NO_BOUNDARY
+    note_boundaries(rules, sequence, boundaries)
     hybrid = len(tables.groups) > 1  # hits are whole scheduler blocks: no more is entered
     for group in range(len(tables.groups)):
         row = tables.groups[group]
@@ -436,7 +436,7 @@ def cache_up_to(arrays: Arrays, slot: int, num_computed: int) -> None:
 def release(arrays: Arrays, slot: int) -> None:
     """Give back everything a sequence holds: group after group, each from its last block."""
     core = assemble(arrays)
-    note_leave(core.pool, core.tables, core.rules[0], slot)
+    note_leave(core.pool, core.tables, slot)
     for group in range(len(core.tables.groups)):
         give_back_all(core.pool, core.tables, slot, group)
     core.tables.sequences[slot].num_computed = 0

@@ -8,12 +8,18 @@ One file because all that reads or writes a table relies on how its ring is laid
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.cache import ordered, retained
 from kvsim.cache.block_pool import (
+    CACHED_BY_GROUP,
+    NOTED,
+    ORDERED,
+    RETAINED,
+    WATCHED,
     Ids,
     Pool,
     Rows,
@@ -24,19 +30,25 @@ from kvsim.cache.block_pool import (
     take_run,
     touch,
 )
-from kvsim.cache.content import POSITION_BITS, Ints, block_key, span_at
+from kvsim.cache.content import NUMBER_BITS, Ints, block_key, span_at
 from kvsim.cache.ledger import (
     BY_ANSWER,
     BY_PROMPT,
     BY_RECOMPUTE,
+    BY_STATE,
     BY_WINDOW,
+    COMPUTED,
+    PRESENT,
     READMITTED,
     eviction_of,
+    ledger_at,
     taker_of,
-    user_of,
+    tell_taker,
+    tell_user,
 )
-from kvsim.cache.spec import FULL, GroupSpec, scheduler_block_size
-from kvsim.jit import njit
+from kvsim.cache.spec import FULL, MAMBA, GroupSpec, scheduler_block_size
+from kvsim.jit import njit, njit_apart
+from kvsim.policies.facts import FULL_ATTENTION, SLIDING_WINDOW
 from kvsim.policies.retention import NO_BOUNDARY, keep_window_runs
 
 Bools = npt.NDArray[np.bool_]
@@ -58,6 +70,10 @@ GROUP_ROW = np.dtype(
         ("asked", np.int64),  # the group that is looked up in this place, -1 behind the last
         ("key_lookahead", np.int64),  # tokens behind a block that its key covers as well
         ("beyond", np.int64),  # tokens by which it holds more than the hit in hand, see below
+        ("is_full", np.int64),  # 1 for full attention
+        ("states", np.int64),  # how it keeps states, see `state_tables`; 0 for attention
+        ("num_drafts", np.int64),  # blocks of a sequence's states that drafts write to
+        ("exports", np.int64),  # alignment in tokens of states exported from a chunk; 0 for none
     ],
     align=True,
 )
@@ -77,7 +93,13 @@ SEQUENCE_ROW = np.dtype(
         ("drafts", np.int64),  # draft tokens that the next step may check
         ("planned", np.int64),  # number of the last step it is part of
         ("serial", np.int64),  # tells those that held the slot apart
-        ("owner", np.int64),  # whose it is, for the ledger; set where that is kept
+        ("owner", np.int64),  # whose it is; this and the next are for the ledger alone
+        ("num_noted", np.int64),  # computed tokens that it knows of
+        ("priority", np.int64),  # of the request; this and what follows is for policies alone
+        ("keep_priority", np.int64),  # 0 to 100, -1 where it is not said
+        ("keep_tokens", np.int64),  # how many of its first tokens that is about
+        ("keep_s", np.float64),
+        ("admitted_s", np.float64),
     ],
     align=True,
 )
@@ -127,7 +149,7 @@ def make_groups(
     """The rows of a model's groups.
 
     Args:
-        specs: the groups in the model's order, full attention and sliding window.
+        specs: the groups in the model's order.
         eagle_groups: those that drop a look-ahead block.
         masks_follow_eagle: that block is kept beyond a boundary.
         keeps_before_junction: those groups keep a run a block before a junction as well.
@@ -148,9 +170,11 @@ def make_groups(
         tokens = max_model_len + max_lookahead_tokens
         if spec.sliding_window is not None:
             tokens = min(tokens, spec.sliding_window + max_in_flight_tokens + max_lookahead_tokens)
+        elif spec.kind == MAMBA and not spec.one_state:  # left behind as by a window of one token
+            tokens = min(tokens, 1 + max_in_flight_tokens + max_lookahead_tokens)
         # What is held at once covers at most so many tokens, cut by a block at either end: a window
         # is left before more is taken, and nothing is taken beyond the longest sequence.
-        length = 1 << (-(-tokens // spec.block_size) + 2).bit_length()
+        length = 1 << (-(-tokens // spec.block_size) + spec.num_drafts + 2).bit_length()
         later = [i for i in range(index + 1, len(specs)) if same_spec(specs[i], spec)]
         cap = spec.admission_cap(max_in_flight_tokens, max_model_len)
         ahead = index in eagle_groups and masks_follow_eagle
@@ -173,6 +197,10 @@ def make_groups(
             firsts[index],
             key_lookahead_tokens,
             0,
+            spec.kind == FULL,
+            (2 if spec.one_state else 1) if spec.kind == MAMBA else 0,
+            spec.num_drafts,
+            spec.checkpoint_alignment or 0,
         )
         ring += length
     return rows
@@ -180,29 +208,59 @@ def make_groups(
 
 def same_spec(one: GroupSpec, other: GroupSpec) -> bool:
     """Whether two groups are looked up together."""
-    return (one.kind, one.block_size, one.sliding_window) == (
-        other.kind,
-        other.block_size,
-        other.sliding_window,
-    )
-
-
-# What a lookup takes for cached: what is; what was ever entered, as if nothing had been evicted;
-# what was ever computed, as if all of it had been kept.
-PRESENT, ENTERED, COMPUTED = 0, 1, 2
+    return one.lookup_spec == other.lookup_spec
 
 
 @njit
-def _is_cached(
-    pool: Pool, groups: Rows, group: int, uid: int, index: int, level: int, num_computed: int
+def is_cached(
+    pool: Pool,
+    groups: Rows,
+    group: int,
+    uid: int,
+    index: int,
+    level: int = PRESENT,
+    is_computed: bool = True,
+    is_whole: bool = True,
 ) -> bool:
-    """Whether every group with this group's spec holds a block, or would at another level."""
-    row = groups[group]
-    if level == COMPUTED or level == ENTERED and row.sliding_window == 0:
-        return bool(index * row.block_size + row.key_lookahead <= num_computed)
+    """Whether every group with this group's spec holds a block, or would at another level.
+
+    Args:
+        pool: the pool.
+        groups: the groups.
+        group: the first of its spec.
+        uid: of the span in which the block ends.
+        index: the block's number.
+        level: what counts as cached: `PRESENT`, or with a ledger `ENTERED` or `COMPUTED`.
+        is_computed: somebody has computed it.
+        is_whole: it is no part of a block.
+    """
+    if level != PRESENT:
+        return _was_cached(pool, groups, group, uid, index, level, is_computed, is_whole)
+    while group >= 0:
+        if find_block(pool, block_key(uid, index, group)) == 0:
+            return False
+        group = groups[group].mate
+    return True
+
+
+@njit_apart
+def _was_cached(
+    pool: Pool,
+    groups: Rows,
+    group: int,
+    uid: int,
+    index: int,
+    level: int,
+    is_computed: bool,
+    is_whole: bool,
+) -> bool:
+    """`is_cached` at another level; whole blocks of full attention are entered once computed."""
+    if level == COMPUTED or groups[group].is_full != 0 and is_whole:
+        return is_computed
+    ledger = ledger_at(pool.totals[NOTED])
     while group >= 0:
         key = block_key(uid, index, group)
-        if find_block(pool, key) == 0 and (level == PRESENT or eviction_of(pool.ledger, key) == 0):
+        if find_block(pool, key) == 0 and eviction_of(ledger, key) == 0:
             return False
         group = groups[group].mate
     return True
@@ -229,8 +287,8 @@ def full_attention_reach(
     while position <= max_tokens:
         while ends[span] < position + ahead:
             span += 1
-        index = position // size
-        if not _is_cached(pool, groups, group, uids[span], index, level, num_computed):
+        is_computed = position + ahead <= num_computed
+        if not is_cached(pool, groups, group, uids[span], position // size, level, is_computed):
             break
         position += size
     reach = position - size
@@ -269,8 +327,8 @@ def window_reach(
         while position > 0 and matched < needed:
             while span > 0 and ends[span - 1] >= position + ahead:
                 span -= 1
-            index = position // size
-            if not _is_cached(pool, groups, group, uids[span], index, level, num_computed):
+            is_computed = position + ahead <= num_computed
+            if not is_cached(pool, groups, group, uids[span], position // size, level, is_computed):
                 break
             matched += 1
             position -= size
@@ -325,20 +383,37 @@ def adopt_hit(pool: Pool, tables: Tables, slot: int, group: int, hit_tokens: int
     table.num_looked_at = table.length
     for index in range(table.first, table.length):
         touch(pool, tables.rings[slot, row.ring + (index & row.ring_mask)])
+    if group == 0 and hit_tokens > 0:
+        note_hit(pool, tables, slot, hit_tokens)
 
 
 @njit
-def _taker(tables: Tables, slot: int, group: int) -> int:
-    """Who takes blocks and why, for the ledger."""
+def note_hit(pool: Pool, tables: Tables, slot: int, hit_tokens: int) -> None:
+    """Tell a retention policy where a hit has landed."""
+    address = pool.totals[RETAINED]
+    if address != 0:
+        ends = tables.spans[slot, 1]
+        uid = tables.spans[slot, 0, span_at(ends, tables.sequences[slot].num_spans, hit_tokens)]
+        unit = retained.retain_at(address, 1)[0].unit_tokens
+        retained.note_landing(address, block_key(uid, hit_tokens // unit, 0))
+
+
+@njit_apart
+def note_taker(pool: Pool, tables: Tables, slot: int, group: int) -> None:
+    """Tell the ledger who takes the blocks that come next and why."""
+    if pool.totals[NOTED] == 0:
+        return
     sequence = tables.sequences[slot]
     cause = BY_PROMPT
     if sequence.owner & READMITTED and sequence.num_computed + 1 < sequence.num_tokens:
         cause = BY_RECOMPUTE
     elif tables.groups[group].sliding_window != 0:
         cause = BY_WINDOW
+    elif tables.groups[group].states != 0:
+        cause = BY_STATE
     elif sequence.num_computed >= sequence.num_prompt:
         cause = BY_ANSWER
-    return taker_of(sequence.owner, cause)
+    tell_taker(pool.totals[NOTED], taker_of(sequence.owner, cause))
 
 
 @njit
@@ -350,11 +425,10 @@ def take_blocks(pool: Pool, tables: Tables, slot: int, group: int, num_tokens: i
     table.first_new = table.length
     if num <= table.length:
         return
+    if pool.totals[WATCHED] != 0:
+        note_taker(pool, tables, slot, group)
     ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
-    taker = 0
-    if len(pool.ledger.uses) > 0:
-        taker = _taker(tables, slot, group)
-    take_run(pool, ring, row.ring_mask, table.length, num, group, taker)
+    take_run(pool, ring, row.ring_mask, table.length, num, group)
     table.length = num
 
 
@@ -369,11 +443,37 @@ def leave_window(
     table = tables.tables[slot, group]
     end = min((num_computed_tokens - row.sliding_window + 1) // row.block_size, table.length)
     if end > table.first:
+        if pool.totals[WATCHED] != 0:
+            tell_holder(pool, tables.groups, group, tables.sequences[slot], 0)
         ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
-        user = user_of(tables.sequences[slot].owner)
-        prepend = row.prepend_uncached != 0
-        give_back_run(pool, ring, row.ring_mask, table.first, end, prepend, 0, user)
+        give_back_run(pool, ring, row.ring_mask, table.first, end, row.prepend_uncached != 0)
         table.first = end
+
+
+@njit_apart
+def tell_holder(pool: Pool, groups: Rows, group: int, sequence: Any, offset: int) -> None:
+    """Tell the order of the free queue and the ledger who gives back the blocks that come next."""
+    if pool.totals[NOTED] != 0:
+        tell_user(pool.totals[NOTED], sequence.owner)
+    if pool.totals[ORDERED] == 0:
+        return
+    row = groups[group]
+    ordered.note_holder(
+        pool.totals[ORDERED],
+        group,
+        SLIDING_WINDOW if row.sliding_window != 0 else FULL_ATTENTION,
+        row.block_size,
+        offset,
+        row.num_kept,
+        row.ahead,
+        sequence.num_prompt,
+        sequence.junction,
+        sequence.priority,
+        sequence.keep_priority,
+        sequence.keep_tokens,
+        sequence.keep_s,
+        sequence.admitted_s,
+    )
 
 
 @njit
@@ -381,10 +481,10 @@ def give_back_all(pool: Pool, tables: Tables, slot: int, group: int) -> None:
     """Give back a whole block table, last block first."""
     table = tables.tables[slot, group]
     row = tables.groups[group]
+    if pool.totals[WATCHED] != 0:
+        tell_holder(pool, tables.groups, group, tables.sequences[slot], 0)
     ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
-    user = user_of(tables.sequences[slot].owner)
-    prepend = row.prepend_uncached != 0
-    give_back_run(pool, ring, row.ring_mask, table.first, table.length, prepend, 0, user)
+    give_back_run(pool, ring, row.ring_mask, table.first, table.length, row.prepend_uncached != 0)
     table.length = 0
     table.first = 0
     table.num_looked_at = 0
@@ -434,6 +534,11 @@ def cache_blocks(
     while start < end:
         stop = min(end, start + len(kept))
         kept[: stop - start] = False
+        if pool.totals[RETAINED] != 0:
+            _ask_runs(pool, tables, slot, group, start, stop, alignment, boundaries, kept)
+            _enter_blocks(pool, tables, slot, group, start, stop, False, kept)
+            start = stop
+            continue
         every = keep_window_runs(
             kept,
             start,
@@ -448,6 +553,41 @@ def cache_blocks(
         )
         _enter_blocks(pool, tables, slot, group, start, stop, every, kept)
         start = stop
+
+
+@njit_apart
+def _ask_runs(
+    pool: Pool,
+    tables: Tables,
+    slot: int,
+    group: int,
+    start: int,
+    stop: int,
+    alignment: int,
+    boundaries: Ints,
+    kept: Bools,
+) -> None:
+    """Mark the runs that a retention policy keeps among blocks from ``start`` to ``stop``."""
+    row = tables.groups[group]
+    sequence = tables.sequences[slot]
+    size, ahead = row.block_size, row.ahead
+    address = pool.totals[RETAINED]
+    cached = 0
+    for other in range(len(tables.groups)):
+        if tables.groups[other].sliding_window != 0:
+            cached += pool.totals[CACHED_BY_GROUP + other]
+    retained.describe_run(address, group, size, row.num_kept, sequence.num_prompt, cached)
+    uids, ends = tables.spans[slot, 0], tables.spans[slot, 1]
+    boundary = max(1, (start - ahead) * size // alignment) * alignment
+    # A boundary's run ends ``ahead`` blocks behind it.
+    while boundary // size + ahead - row.num_kept < stop and boundary <= sequence.num_tokens:
+        end = boundary // size + ahead
+        if end > start:
+            span = span_at(ends, sequence.num_spans, boundary)
+            key = block_key(uids[span], boundary // alignment, 0)
+            if retained.keeps_run(address, boundary, key, boundaries):
+                retained.mark(kept, start, stop, end - row.num_kept, end)
+        boundary += alignment
 
 
 @njit
@@ -504,5 +644,5 @@ def cache_prompt_end(
     if pool.blocks[block].key == 0:
         span = span_at(tables.spans[slot, 1], sequence.num_spans, end)
         # Told from the keys of whole blocks by a number no block has.
-        number = end | 1 << (POSITION_BITS - 1)
+        number = end // hash_block_size | 1 << (NUMBER_BITS - 1)
         enter_block(pool, block, block_key(tables.spans[slot, 0, span], number, group))

@@ -16,7 +16,7 @@ from kvsim.cache.coordinator import (
     cache_computed,
     seat,
 )
-from kvsim.cache.groups import Tables, collect_hit, leave_window, take_blocks
+from kvsim.cache.groups import Tables, collect_hit, leave_window, note_hit, take_blocks
 from kvsim.jit import njit
 
 
@@ -90,6 +90,8 @@ def allocate_load(
             touch(pool, tables.rings[slot, row.ring + (index & row.ring_mask)])
         table.length = max(num_hit, _num_skipped(tables, group, total))
         table.num_looked_at = table.length
+    if hit_tokens > 0:
+        note_hit(pool, tables, slot, hit_tokens)
     for group in range(len(tables.groups)):
         take_blocks(pool, tables, slot, group, total)
     sequence.num_computed = total

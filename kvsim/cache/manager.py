@@ -6,28 +6,35 @@ code; apart, every length would be promised in one file and kept in another.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from kvsim.cache.block_pool import (
+    BLOCK_ROW,
     CACHED_BY_GROUP,
     EVICTED,
     EVICTED_BY,
     FREE,
     FREE_CACHED,
+    LOG,
+    LOG_LENGTH,
+    LOG_ROWS,
+    LOG_STAMPED,
     NUM_GROUPS_MAX,
+    ORDERED,
     Ids,
+    aligned_rows,
     find_block,
     forget_all,
     make_pool,
+    stamp,
 )
-from kvsim.cache.content import GROUP_BITS, POSITION_BITS, Content, block_key
+from kvsim.cache.config import CacheConfig
+from kvsim.cache.content import Content, Ints, block_key
 from kvsim.cache.coordinator import (
-    ANSWER_SIZE,
     NOT_FIRST,
     REACH,
     RULES_ROW,
@@ -51,81 +58,40 @@ from kvsim.cache.groups import (
     same_spec,
 )
 from kvsim.cache.holding import HeldBlocks, give_back_held, held_blocks
-from kvsim.cache.ledger import Ledger
+from kvsim.cache.hybrid import collect_group, hybrid_hit
 from kvsim.cache.loads import allocate_load, blocks_left, leave_windows, load_arrived
+from kvsim.cache.ordering import FreeOrder, Retainer
 from kvsim.cache.progress import note_leave
 from kvsim.cache.spec import FULL, MAMBA, MAX_BLOCKS, GroupSpec, scheduler_block_size
-from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
-from kvsim.policies.profiles import PROFILES, retention_problem
+from kvsim.cache.state_blocks import (
+    allocate_hybrid,
+    allocate_hybrid_first,
+    forget_hybrid,
+    make_states,
+    release_hybrid,
+    state_rules,
+)
+from kvsim.cache.state_tables import (
+    IDLE_ROW,
+    NUM_ALIASES,
+    NUM_COPIES,
+    NUM_TAKEN,
+    aligned_chunk,
+    begin_step,
+    can_export,
+    let_go_of_copies,
+    order_copies,
+    resumable,
+)
+from kvsim.policies.finding import Chosen
+from kvsim.policies.free_queue import APPEND, FREE_QUEUE_POLICIES
+from kvsim.policies.profiles import PROFILES
 from kvsim.policies.retention import DENSE
 
 _MASK_PIECE_BLOCKS = 2048
 """Blocks whose mask is made at once; more are taken piece by piece."""
 MAX_LOOKAHEAD_TOKENS = 256
 """Most draft tokens an allocation may ask for on top of its new tokens."""
-
-
-@dataclass(frozen=True)
-class CacheConfig:
-    """What a cache is made of.
-
-    Attributes:
-        num_blocks: blocks in the pool, block 0 (the null block) included.
-        groups: the model's KV cache groups, in order.
-        max_model_len: longest sequence in tokens.
-        max_in_flight_tokens: most tokens scheduled at once.
-        retention_interval: None (dense), 0 (replay boundaries only) or tokens.
-        enable_caching: prefix caching.
-        use_eagle: drop a look-ahead block in the groups flagged so, in all where none is.
-        key_lookahead_tokens: tokens behind a block that its key covers as well, so that a drafter
-            finds what it reads there; then no block is dropped.
-        profile: the engine's release whose rules apply.
-        free_queue: a free-queue order by name; None is the profile's.
-
-    Raises:
-        ValueError: what no engine would accept, with the rule that was broken.
-    """
-
-    num_blocks: int
-    groups: tuple[GroupSpec, ...]
-    max_model_len: int
-    max_in_flight_tokens: int
-    retention_interval: int | None = None
-    enable_caching: bool = True
-    use_eagle: bool = False
-    key_lookahead_tokens: int = 0
-    profile: str = "vllm-0.33"
-    free_queue: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what no engine would accept."""
-        if self.profile not in PROFILES:
-            raise ValueError(f"profile {self.profile!r} is none of {', '.join(PROFILES)}")
-        if self.free_queue is not None and self.free_queue not in FREE_QUEUE_POLICIES:
-            names = ", ".join(FREE_QUEUE_POLICIES)
-            raise ValueError(f"free_queue {self.free_queue!r} is none of {names}")
-        if not 1 <= len(self.groups) <= 1 << GROUP_BITS:
-            raise ValueError(f"a model has 1 to {1 << GROUP_BITS} groups, not {len(self.groups)}")
-        if any(group.kind == MAMBA for group in self.groups):
-            raise ValueError("Mamba groups cannot be simulated yet; only their masks are known")
-        if self.num_blocks < 2:
-            raise ValueError(f"num_blocks {self.num_blocks} leaves none: block 0 is never used")
-        if self.num_blocks > MAX_BLOCKS:
-            raise ValueError(f"num_blocks {self.num_blocks} is above {MAX_BLOCKS}")
-        if not 1 <= self.max_model_len < 1 << (POSITION_BITS - 1):
-            raise ValueError(
-                f"max_model_len {self.max_model_len} is not in 1 .. 2**{POSITION_BITS - 1} - 1"
-            )
-        if self.max_in_flight_tokens < 1:
-            raise ValueError(f"max_in_flight_tokens {self.max_in_flight_tokens} is below 1")
-        problem = retention_problem(
-            self.retention_interval,
-            self.profile,
-            scheduler_block_size(self.groups),
-            any(group.kind != FULL for group in self.groups),
-        )
-        if problem:
-            raise ValueError(f"retention_interval: {problem}")
 
 
 @dataclass(slots=True, eq=False)
@@ -163,6 +129,16 @@ class Hit:
     reach: tuple[int, ...]
 
 
+class Follower(Protocol):
+    """Who is told of what happens to a cache."""
+
+    def at(self, now_s: float) -> None:
+        """It is so late."""
+
+    def reset(self) -> None:
+        """The cache is empty."""
+
+
 class KVCache:
     """The engine's prefix cache for one replica.
 
@@ -174,6 +150,8 @@ class KVCache:
         core: its state, by name.
         arrays: the same, for compiled code.
         asked_at: for each group, the place of its spec in the order of lookup.
+        order: of the free queue, where it is none of the engine's.
+        retainer: what is kept, where that is not by the engine's rules.
     """
 
     def __init__(self, config: CacheConfig) -> None:
@@ -184,7 +162,9 @@ class KVCache:
         """
         self.config = config
         profile = PROFILES[config.profile]
-        policy = FREE_QUEUE_POLICIES[config.free_queue or profile.free_queue.name]
+        policy = APPEND
+        if not isinstance(config.free_queue, Chosen):
+            policy = FREE_QUEUE_POLICIES[config.free_queue or profile.free_queue.name]
         groups = config.groups
         eagle = frozenset(i for i, group in enumerate(groups) if group.eagle)
         if config.use_eagle and not eagle:
@@ -209,7 +189,7 @@ class KVCache:
         )
         self.alignment_tokens = scheduler_block_size(groups)
         rules = np.zeros(1, dtype=RULES_ROW)
-        hash_block = math.gcd(*(group.block_size for group in groups))
+        hash_block = config.hash_block_tokens
         rules[0] = (
             self.alignment_tokens,
             hash_block,
@@ -221,7 +201,9 @@ class KVCache:
             profile.has_junctions,
             config.key_lookahead_tokens,
             hash_block if eagle else self.alignment_tokens,
+            *state_rules(config, any(group.eagle for group in groups) or config.use_eagle),
         )
+        self._has_states = any(group.kind == MAMBA for group in groups)
         ring_tokens = int(rows["ring"][-1] + rows["ring_mask"][-1] + 1)
         tables = Tables(
             groups=rows,
@@ -231,22 +213,38 @@ class KVCache:
             spans=np.zeros((0, 2, 16), dtype=np.int64),
         )
         self.core = Core(
-            pool=make_pool(config.num_blocks),
+            pool=make_pool(config.num_blocks, config.log_entries),
             tables=tables,
             rules=rules,
-            answer=np.zeros(ANSWER_SIZE, dtype=np.int64),
+            answer=np.zeros(REACH + len(groups), dtype=np.int64),
             boundaries=np.zeros(4, dtype=np.int64),
             kept=np.zeros(_MASK_PIECE_BLOCKS, dtype=np.bool_),
+            states=make_states(config.num_blocks, len(groups), ring_tokens + len(groups))
+            if self._has_states
+            else None,
         )
         self.arrays = flatten(self.core)
+        self.order: FreeOrder | None = None
+        if isinstance(config.free_queue, Chosen):
+            self.order = FreeOrder(config.free_queue, self.core.pool, self.alignment_tokens)
+        self.retainer: Retainer | None = None
+        if config.retention is not None:
+            self.retainer = Retainer(config.retention, self.core.pool, self.alignment_tokens)
         asked = [int(group) for group in rows["asked"] if group >= 0]
         self._num_specs = len(asked)
         self.asked_at = tuple(
             next(i for i, first in enumerate(asked) if same_spec(groups[first], group))
             for group in groups
         )
+        at_work = (self.order, self.retainer)
+        self._policies = [policy for policy in at_work if policy is not None]
+        self._followers: list[Follower] = list(self._policies)
+        self._sizes = [
+            (index, group.block_size, int(rows["cap"][index]))
+            for index, group in enumerate(groups)
+            if group.kind != MAMBA
+        ]
         self._idle_slots: list[int] = []
-        self._sizes = list(zip(rows["block_size"].tolist(), rows["cap"].tolist(), strict=True))
         # Full-attention groups that keep what their own lookup found, beyond the hit.
         self._uncut = [
             index
@@ -259,10 +257,11 @@ class KVCache:
     def lookup(self, sequence: Sequence) -> Hit:
         """The longest prefix of a sequence that is cached; at most all but its last token."""
         content = sequence.content
-        longest_hit(self.arrays, content.uids, content.ends)
-        hit, junction, *reach = self.core.answer[: REACH + self._num_specs].tolist()
+        find = hybrid_hit if self._has_states else longest_hit
+        find(self.arrays, content.uids, content.ends)
+        hit, junction, *reach = self.core.answer.tolist()
         sequence.junction = junction
-        return Hit(hit, junction, tuple(reach))
+        return Hit(hit, junction, tuple(reach[: self._num_specs]))
 
     def allocate(
         self,
@@ -301,25 +300,28 @@ class KVCache:
             raise ValueError(f"{lookahead} draft tokens are not in 0 .. {MAX_LOOKAHEAD_TOKENS}")
         if (sequence.slot < 0) != (hit is not None):
             raise ValueError("the first allocation of a sequence, and only that, takes its hit")
+        if self._has_states:
+            self._make_room_for_copies(len(self.config.groups))
         if hit is None:
-            return (
-                allocate(
-                    self.arrays,
-                    sequence.slot,
-                    num_new,
-                    NOT_FIRST,
-                    lookahead,
-                    full_fit,
-                    num_reserved,
-                    watermark,
-                )
-                == TAKEN
+            later = allocate_hybrid if self._has_states else allocate
+            answer = later(
+                self.arrays,
+                sequence.slot,
+                num_new,
+                NOT_FIRST,
+                lookahead,
+                full_fit,
+                num_reserved,
+                watermark,
             )
+            self.check()
+            return answer == TAKEN
         content = sequence.content
         self._seat(sequence)
         if self._uncut:
             self._note_beyond(hit)
-        answer = allocate_first(
+        first = allocate_hybrid_first if self._has_states else allocate_first
+        answer = first(
             self.arrays,
             sequence.slot,
             content.uids,
@@ -393,6 +395,7 @@ class KVCache:
     def leave_windows(self, sequence: Sequence) -> None:
         """Give back the blocks a sequence's windows have left, as a connector has it at the end."""
         leave_windows(self.arrays, sequence.slot)
+        self.check()
 
     def num_blocks_left(self, slots: npt.NDArray[np.int64]) -> int:
         """Blocks that the sequences in these slots still need for the tokens they have."""
@@ -418,13 +421,15 @@ class KVCache:
     def free(self, sequence: Sequence) -> None:
         """The sequence is finished, aborted or preempted: it gives its blocks back."""
         if sequence.slot >= 0:
-            release(self.arrays, sequence.slot)
+            let_go = release_hybrid if self._has_states else release
+            let_go(self.arrays, sequence.slot)
             self._unseat(sequence)
+            self.check()
 
     def hold_back(self, sequence: Sequence) -> HeldBlocks:
         """The sequence is over, but its blocks may not be handed out yet; see ``give_back``."""
         core = self.core
-        note_leave(core.pool, core.tables, core.rules[0], sequence.slot)
+        note_leave(core.pool, core.tables, sequence.slot)
         held = held_blocks(core.tables, sequence.slot)
         self._unseat(sequence)
         return held
@@ -432,10 +437,126 @@ class KVCache:
     def give_back(self, held: HeldBlocks) -> None:
         """Give back what was held back."""
         give_back_held(self.core.pool, self.core.tables.groups, *held)
+        self.check()
 
     def reset(self) -> bool:
         """Empty the prefix cache; False, and nothing happens, while a block is in use."""
-        return bool(forget_all(self.core.pool))
+        if self._has_states:
+            done = bool(forget_hybrid(self.arrays))
+        else:
+            done = bool(forget_all(self.core.pool))
+        for follower in self._followers if done else ():
+            follower.reset()
+        return done
+
+    def follow(self, follower: Follower) -> None:
+        """Tell somebody of the time and of resets from now on."""
+        self._followers.append(follower)
+
+    def at(self, now_s: float) -> None:
+        """It is ``now_s``, for policies that go by time; the cache itself has no clock."""
+        for follower in self._followers:
+            follower.at(now_s)
+
+    def tell_request(
+        self, sequence: Sequence, priority: int, keep_priority: int, keep_tokens: int, keep_s: float
+    ) -> None:
+        """What the request of a sequence that holds blocks wants, for policies.
+
+        Args:
+            sequence: the sequence.
+            priority: of the request, lower is served first.
+            keep_priority: 0 to 100, how much it wants its blocks kept; -1 where it says nothing.
+            keep_tokens: how many of its first tokens that is about.
+            keep_s: for how long after they are given back.
+        """
+        row = self.core.tables.sequences[sequence.slot]
+        row["priority"] = priority
+        row["keep_priority"] = keep_priority
+        row["keep_tokens"] = keep_tokens
+        row["keep_s"] = keep_s
+
+    @property
+    def notes(self) -> list[str]:
+        """What people should know of its policies."""
+        return [note for policy in self._policies for note in policy.notes]
+
+    def check(self) -> None:
+        """Stop a policy that did what none may do, see `FreeOrder.check`."""
+        for policy in self._policies:
+            policy.check()
+
+    # --- steps of a cache with groups of states ---
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a group keeps states: then it has to be told of steps."""
+        return self._has_states
+
+    @property
+    def has_drafts(self) -> bool:
+        """Whether states are kept for draft tokens, so that more than what is known is computed."""
+        return any(group.num_drafts for group in self.config.groups)
+
+    def begin_step(self) -> None:
+        """A step begins: what earlier ones computed can be started from."""
+        begin_step(self.core.states)
+        # Every running sequence may copy a block of each group before any other is admitted.
+        self._make_room_for_copies(len(self.core.tables.sequences) * len(self.config.groups))
+
+    def copies(self) -> Ids:
+        """Ends of the copies this step makes, sources and destinations in turn; int32.
+
+        In the order in which they are let go of.
+        """
+        states = self.core.states
+        ids = np.zeros(2 * int(states.meter[NUM_COPIES]), dtype=np.int32)
+        order_copies(states, len(self.config.groups), ids)
+        return ids
+
+    def let_go_of_copies(self) -> None:
+        """The copies of this step are made: both ends of each are given back."""
+        core = self.core
+        let_go_of_copies(core.pool, core.states, core.tables.groups)
+
+    def hold_back_copies(self) -> HeldBlocks:
+        """The same, but the ends may not be handed out yet; see ``give_back``."""
+        ids = self.copies()[::-1].copy()
+        self.core.states.meter[NUM_COPIES] = 0
+        num = len(self.config.groups)
+        ends = np.full(num, len(ids), dtype=np.int64)
+        nobody = np.zeros(1, dtype=self.core.tables.sequences.dtype)
+        nobody["owner"] = -1
+        return HeldBlocks(ids, ends, np.zeros(num, dtype=np.int64), nobody)
+
+    def chunk(self, sequence: Sequence, start: int, num_new: int, most: int) -> int:
+        """Tokens of a chunk of a sequence that waits: it ends where a state has to be kept.
+
+        Args:
+            sequence: with the junction that its last lookup saw.
+            start: tokens before the chunk, hits included.
+            num_new: tokens it could compute.
+            most: tokens that any chunk can compute.
+
+        Returns:
+            At most ``num_new``; 0 where it has to wait for a step with more room.
+        """
+        num_tokens = sequence.content.num_tokens
+        return int(
+            aligned_chunk(
+                self.core.rules,
+                num_tokens,
+                sequence.num_prompt,
+                sequence.junction,
+                start,
+                num_new,
+                most,
+            )
+        )
+
+    def roll_back(self, sequence: Sequence, num_tokens: int) -> None:
+        """Drafts were refused: so many tokens do not count as computed any more."""
+        self.core.tables.sequences[sequence.slot]["num_computed"] -= num_tokens
 
     # --- what can be seen ---
 
@@ -472,7 +593,7 @@ class KVCache:
         Rows and counts are in the order of the groups.
         """
         num = len(self.config.groups)
-        counts = self.core.pool.totals[EVICTED_BY:].reshape(NUM_GROUPS_MAX, NUM_GROUPS_MAX)
+        counts = self.core.pool.totals[EVICTED_BY:ORDERED].reshape(NUM_GROUPS_MAX, NUM_GROUPS_MAX)
         return counts[:num, :num].tolist()  # type: ignore[no-any-return]
 
     def num_computed(self, sequence: Sequence) -> int:
@@ -492,6 +613,9 @@ class KVCache:
         config = self.config
         needed = 0
         for group in config.groups:
+            if group.kind == MAMBA:
+                needed += self._num_states_to_admit(group, min(num_tokens, config.max_model_len))
+                continue
             blocks = -(-min(num_tokens, config.max_model_len) // group.block_size)
             cap = group.admission_cap(config.max_in_flight_tokens, config.max_model_len)
             needed += blocks if cap is None else min(blocks, cap)
@@ -501,8 +625,8 @@ class KVCache:
         """Blocks that a request of so many tokens needs at least beyond what it hits."""
         num_tokens = min(num_tokens, self.config.max_model_len)
         lacking = 0
-        for (size, cap), place in zip(self._sizes, self.asked_at, strict=True):
-            held = max(hit.tokens, hit.reach[place]) // size
+        for group, size, cap in self._sizes:
+            held = max(hit.tokens, hit.reach[self.asked_at[group]]) // size
             lacking += max(0, min(-(-num_tokens // size), cap) - held)
         return lacking
 
@@ -511,8 +635,25 @@ class KVCache:
         needed = 0
         for group in self.config.groups:
             blocks = -(-num_tokens // group.block_size)
-            needed += blocks if group.kind == FULL else min(blocks, group.blocks_to_resume)
+            if group.kind == MAMBA:  # the last state, and the one it is made from
+                needed += group.state_blocks(num_tokens, 1)
+            else:
+                needed += blocks if group.kind == FULL else min(blocks, group.blocks_to_resume)
         return needed
+
+    def _num_states_to_admit(self, group: GroupSpec, num_tokens: int) -> int:
+        """Blocks of states that a request takes at once; a chunk of all may export one."""
+        rules = self.core.rules
+        position = resumable(rules, num_tokens, int(rules["hit_unit"][0]))
+        exports = not group.one_state and can_export(
+            0,
+            num_tokens,
+            position,
+            int(rules["hash_block_size"][0]),
+            group.block_size,
+            group.checkpoint_alignment or 0,
+        )
+        return group.state_blocks(num_tokens, int(exports))
 
     def reach_by_group(self, hit: Hit) -> tuple[int, ...]:
         """The reach of each group's spec, in the order of the groups."""
@@ -526,6 +667,12 @@ class KVCache:
         ring = self.core.tables.rings[sequence.slot]
         ids = ring[row["ring"] + (positions & row["ring_mask"])]
         return np.where(positions < table["first"], 0, ids).astype(np.int32)
+
+    def taken_in_order(self) -> Ids:
+        """Block ids that the last allocation took, in order; int32. With groups of states."""
+        states = self.core.states
+        ids: Ids = states.taken[: states.meter[NUM_TAKEN]].copy()
+        return ids
 
     def taken(self, sequence: Sequence) -> list[Ids]:
         """Block ids taken by a sequence's last allocation, per group; int32."""
@@ -547,11 +694,16 @@ class KVCache:
             sequence.junction,
         )
         found = []
+        core = self.core
         for group, spec in enumerate(self.config.groups):
-            collect_hit(self.core.pool, self.core.tables, sequence.slot, group, hit.tokens)
-            first = self.core.tables.tables["first"][sequence.slot, group]
-            row = self.core.tables.groups[group]
-            positions = np.arange((hit.tokens + int(row["beyond"])) // spec.block_size)
+            if self._has_states:
+                of_cache = core.pool, core.tables, core.states, core.rules
+                collect_group(*of_cache, sequence.slot, group, hit.tokens)
+            else:
+                collect_hit(core.pool, core.tables, sequence.slot, group, hit.tokens)
+            first = core.tables.tables["first"][sequence.slot, group]
+            row = core.tables.groups[group]
+            positions = np.arange(-(-(hit.tokens + int(row["beyond"])) // spec.block_size))
             ids = self.core.tables.rings[sequence.slot][
                 row["ring"] + (positions & row["ring_mask"])
             ]
@@ -567,6 +719,8 @@ class KVCache:
 
     def free_queue(self, most: int = MAX_BLOCKS) -> Ids:
         """Block ids in the order in which they will be taken, the first ``most``; int32."""
+        if self.order is not None:
+            return self.order.queue(most)
         after = self.core.pool.blocks["after"]
         ids: list[int] = []
         block = int(after[0])
@@ -577,7 +731,30 @@ class KVCache:
 
     def cached_blocks(self) -> Ids:
         """Ids of the cached blocks, rising; int32."""
-        return np.flatnonzero(self.core.pool.blocks["key"]).astype(np.int32)
+        keys = self.core.pool.blocks["key"][: self.config.num_blocks]
+        return np.flatnonzero(keys).astype(np.int32)
+
+    def stamp_log(self, time_ns: int) -> None:
+        """Say when what was logged since the last call becomes known."""
+        stamp(self.core.pool.totals, time_ns)
+
+    def take_log(self) -> Ints | None:
+        """What was entered and removed since the last call, oldest first.
+
+        Returns:
+            int64 [3, entries]: keys, what was done (`ENTERED` and so on), and when it became known
+            in ns. None where the log was too short: what was done then is lost.
+        """
+        totals = self.core.pool.totals
+        if len(totals) == LOG_LENGTH:
+            raise ValueError("this cache keeps no log")
+        size = (len(totals) - LOG) // LOG_ROWS
+        number = int(totals[LOG_LENGTH])
+        totals[LOG_LENGTH] = totals[LOG_STAMPED] = 0
+        if number > size:
+            return None
+        log: Ints = totals[LOG:].reshape(LOG_ROWS, size)[:, :number].copy()
+        return log
 
     def _note_beyond(self, hit: Hit | None) -> None:
         """By how much the hit in hand is exceeded by groups that are not cut back to it."""
@@ -595,11 +772,15 @@ class KVCache:
         if len(content.ends) >= self.core.tables.spans.shape[2]:  # one more for the answer
             self._widen_spans(2 * len(content.ends))
         sequence.slot = self._idle_slots.pop()
-        if len(self.core.pool.ledger.uses):
-            self.core.tables.sequences["owner"][sequence.slot] = sequence.owner
+        if sequence.owner >= 0:
+            row = self.core.tables.sequences[sequence.slot]
+            row["owner"], row["num_noted"] = sequence.owner, 0
+        if self._has_states:
+            self._make_room_for_aliases()
 
     def _stays(self, sequence: Sequence, answer: int) -> bool:
         """Whether a sequence got its first blocks; its slot is taken back where it did not."""
+        self.check()
         if answer == TAKEN:
             return True
         self._unseat(sequence)
@@ -629,6 +810,9 @@ class KVCache:
             rings=longer(tables.rings, fill=False),
             spans=longer(tables.spans),
         )
+        if self._has_states:
+            states = self.core.states._replace(rows=longer(self.core.states.rows))
+            self._replace(states=states)
         self._idle_slots.extend(range(have + more - 1, have - 1, -1))
 
     def _widen_spans(self, width: int) -> None:
@@ -637,13 +821,40 @@ class KVCache:
         wider[:, :, : spans.shape[2]] = spans
         self._replace_tables(spans=wider)
 
-    def replace_ledger(self, ledger: Ledger) -> None:
-        """Keep this ledger from now on; of one with rows, a row for each block."""
-        if len(ledger.uses) not in (0, self.config.num_blocks):
-            raise ValueError(f"{len(ledger.uses)} rows of uses, not {self.config.num_blocks}")
-        self.core = self.core._replace(pool=self.core.pool._replace(ledger=ledger))
-        self.arrays = flatten(self.core)
+    def _make_room_for_copies(self, num: int) -> None:
+        """Room for more copies in this step."""
+        states = self.core.states
+        needed = int(states.meter[NUM_COPIES]) + num
+        if needed > len(states.copies):
+            longer = np.zeros((2 * needed, 3), dtype=np.int32)
+            longer[: len(states.copies)] = states.copies
+            self._replace(states=states._replace(copies=longer))
+
+    def _make_room_for_aliases(self) -> None:
+        """An idle row for the end of each seated prompt, in every full-attention group.
+
+        A sequence adds no more than that: what a full block forgets it is given only once again.
+        """
+        if not self.core.rules["fine"][0]:
+            return
+        states, blocks = self.core.states, self.core.pool.blocks
+        num_full = sum(group.kind == FULL for group in self.config.groups)
+        seated = len(self.core.tables.sequences) - len(self._idle_slots)
+        needed = int(states.meter[NUM_ALIASES]) + seated * num_full
+        have = len(blocks) - self.config.num_blocks
+        if needed <= have:
+            return
+        end = len(blocks) + needed
+        longer = aligned_rows(end, BLOCK_ROW)
+        longer[: len(blocks)] = blocks
+        longer["after"][len(blocks) :] = np.arange(len(blocks) + 1, end + 1)
+        longer["after"][-1] = states.meter[IDLE_ROW]
+        states.meter[IDLE_ROW] = len(blocks)
+        self._replace(pool=self.core.pool._replace(blocks=longer))
 
     def _replace_tables(self, **arrays: npt.NDArray[Any]) -> None:
-        self.core = self.core._replace(tables=self.core.tables._replace(**arrays))
+        self._replace(tables=self.core.tables._replace(**arrays))
+
+    def _replace(self, **parts: Any) -> None:
+        self.core = self.core._replace(**parts)
         self.arrays = flatten(self.core)

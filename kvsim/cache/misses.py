@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.cache.block_pool import NUM_GROUPS_MAX
-from kvsim.cache.coordinator import ANSWER_SIZE
+from kvsim.cache.block_pool import NOTED, NUM_GROUPS_MAX, WATCHED
 from kvsim.cache.ledger import (
     LAST_MS,
     NOW_MS,
@@ -19,15 +18,17 @@ from kvsim.cache.ledger import (
     PREEMPTED,
     READMITTED,
     Ledger,
+    forget_ledger,
     make_ledger,
-    move_known,
+    make_lines,
     move_lines,
-    note_admitted,
+    note_tables,
     number_of,
     number_of_owner,
     owner_of,
 )
 from kvsim.cache.manager import Hit, KVCache, Sequence
+from kvsim.cache.progress import move_known, note_admitted
 from kvsim.cache.reasons import LOST_BY_GROUP, REASONS_SIZE, find_reasons
 
 _LEAST_ROWS = 1 << 12
@@ -42,6 +43,7 @@ class MissLedger:
 
     Attributes:
         cache: whose; it has a ledger from now on.
+        ledger: its tables.
         names: of the requests, by number.
     """
 
@@ -54,53 +56,56 @@ class MissLedger:
         """
         self.cache = cache
         self.names: list[str] = []
-        self._lost_by_group = np.zeros(2 * NUM_GROUPS_MAX, dtype=np.int64)
         self._coarse_tokens = coarse_tokens or 0
-        self._answer = np.zeros(ANSWER_SIZE, dtype=np.int64)
+        self._answer = np.zeros_like(cache.core.answer)
         num_blocks = cache.config.num_blocks
         # To move lines costs more than anything else: there is room for many at first, and
         # always for what one step evicts.
         wanted = max(2 * num_blocks, min(64 * num_blocks, _FIRST_LINES))
         lines = 1 << max(_LEAST_ROWS, wanted - 1).bit_length()
         self._most_lines = max(_MOST_LINES, 2 * lines)
-        ledger = make_ledger(num_blocks, lines, _NUM_EVENTS, _LEAST_ROWS)
-        self._meter = ledger.meter  # the same for good, as longer tables take its place
-        cache.replace_ledger(ledger)
+        self.ledger = make_ledger(num_blocks, lines, _NUM_EVENTS, _LEAST_ROWS)
+        self._meter = self.ledger.meter  # the same for good, as longer tables take its place
+        totals = cache.core.pool.totals
+        totals[NOTED] = self._meter.ctypes.data
+        totals[WATCHED] = 1
+        cache.follow(self)
 
     @property
     def num_forgotten(self) -> int:
         """Evictions that are remembered no longer."""
-        return int(self._ledger.meter[NUM_FORGOTTEN])
-
-    @property
-    def _ledger(self) -> Ledger:
-        return self.cache.core.pool.ledger
+        return int(self._meter[NUM_FORGOTTEN])
 
     def register(self, sequence: Sequence, name: str) -> None:
         """A request arrives."""
         sequence.owner = owner_of(len(self.names))
         self.names.append(name)
 
-    def set_time(self, now_s: float) -> None:
-        """The time on the clock of the run."""
+    def at(self, now_s: float) -> None:
+        """It is ``now_s`` on the clock of the run."""
         self._meter[NOW_MS] = min(int(1000.0 * now_s), LAST_MS)
+
+    def reset(self) -> None:
+        """The cache is emptied: nothing was ever seen."""
+        forget_ledger(self.ledger)
 
     def make_room(self) -> None:
         """Lengthen the table of evictions, or forget the older half, where it fills up."""
-        ledger = self.cache.core.pool.ledger
-        num, room = int(self._meter[NUM_LINES]), len(ledger.lines)
+        ledger = self.ledger
+        num, room = int(self._meter[NUM_LINES]), len(ledger.lines) // 8
         if 8 * num <= 5 * room:
             return
         oldest = 0
         if room < self._most_lines:
             room *= 2
         else:
-            newest = ledger.entries[ledger.lines[:, 0] != 0, 2:].max(axis=1)
+            entries = ledger.entries.reshape(-1, 16)
+            newest = entries[ledger.lines[::8] != 0, 2:].max(axis=1)
             oldest = int(np.partition(newest, num // 2)[num // 2])
-        longer = make_ledger(0, room)
-        longer = ledger._replace(lines=longer.lines, entries=longer.entries)
-        ledger.meter[NUM_FORGOTTEN] += move_lines(ledger, longer, oldest)
-        self.cache.replace_ledger(longer)
+        lines, entries = make_lines(room)
+        longer = ledger._replace(lines=lines, entries=entries)
+        self._meter[NUM_FORGOTTEN] += move_lines(ledger, longer, oldest)
+        self._replace(longer)
 
     def find(
         self, sequence: Sequence, hit: Hit, num_external: int, output_uid: int
@@ -118,8 +123,7 @@ class MissLedger:
             what the tier has; then the details.
         """
         content = sequence.content
-        ledger = self._ledger
-        if 2 * (ledger.meter[NUM_KNOWN] + len(content.uids) + 1) > len(ledger.known):
+        if 2 * (self._meter[NUM_KNOWN] + len(content.uids) + 1) > len(self.ledger.known):
             self._lengthen_known(len(content.uids) + 1)
         reasons = np.zeros(REASONS_SIZE, dtype=np.int64)
         find_reasons(
@@ -135,12 +139,10 @@ class MissLedger:
         )
         return reasons
 
-    def admitted(self, sequence: Sequence, reasons: npt.NDArray[np.int64]) -> None:
-        """The request these reasons are about is admitted; what it has counts as seen."""
+    def admitted(self, sequence: Sequence) -> None:
+        """A request is admitted; what it has counts as seen."""
         content = sequence.content
-        known = self.cache.core.pool.ledger.known
-        note_admitted(known, content.uids, content.ends, sequence.owner)
-        self._lost_by_group += reasons[LOST_BY_GROUP:]
+        note_admitted(self.ledger.known, content.uids, content.ends, sequence.owner)
 
     def preempted(self, sequence: Sequence) -> None:
         """A request is about to lose its blocks."""
@@ -160,15 +162,19 @@ class MissLedger:
         """The name of the request that a block was taken for; None for nobody."""
         return None if taker < 0 else self.name(number_of(taker))
 
-    def by_group(self) -> dict[str, list[int]]:
-        """Tokens `not_retained` and `evicted` so far, by group."""
-        not_retained, evicted = self._lost_by_group.reshape(2, NUM_GROUPS_MAX).tolist()
+    def by_group(self, reasons: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
+        """Tokens not retained and evicted, of `find`, by group."""
+        not_retained, evicted = reasons[LOST_BY_GROUP:].reshape(2, NUM_GROUPS_MAX).tolist()
         num = len(self.cache.config.groups)
-        return {"not_retained": not_retained[:num], "evicted": evicted[:num]}
+        return not_retained[:num], evicted[:num]
 
     def _lengthen_known(self, more: int) -> None:
-        ledger = self._ledger
-        wanted = 4 * (int(ledger.meter[NUM_KNOWN]) + more)
-        longer = np.zeros(1 << (wanted - 1).bit_length(), dtype=ledger.known.dtype)
-        move_known(ledger.known, longer)
-        self.cache.replace_ledger(ledger._replace(known=longer))
+        wanted = 4 * (int(self._meter[NUM_KNOWN]) + more)
+        longer = np.zeros(1 << (wanted - 1).bit_length(), dtype=self.ledger.known.dtype)
+        move_known(self.ledger.known, longer)
+        self._replace(self.ledger._replace(known=longer))
+
+    def _replace(self, ledger: Ledger) -> None:
+        """Keep these tables from now on."""
+        self.ledger = ledger
+        note_tables(ledger)

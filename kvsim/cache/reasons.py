@@ -6,7 +6,7 @@ that each reason is the difference of two of them and the sum is exact:
 - the hit there was, with what a tier had;
 - what would have been hit, had nothing been evicted (up to here: *evicted*, or *preempted* where
   the last to hold the block was preempted);
-- had every run been kept as well (*not retained*);
+- had every run been kept as well, and every state (*not retained*, *no state*);
 - had no look-ahead block been dropped (*look-ahead*);
 - had hits come in single tokens (*below a unit*), and the last token not to be computed (*last*);
 - what anybody had computed; had all who were admitted before computed all they have (*not
@@ -16,39 +16,37 @@ that each reason is the difference of two of them and the sum is exact:
 
 An evicted token belongs to the group whose lookup stopped short of it, in the order in which groups
 are asked. In full attention its own block says who took it, or where that is still cached the first
-missing one before it; in a window group the block that the run at the upper end lacks, or where
-nothing was ever kept so low the eviction that made a hit end there.
+missing one before it; in a window group the block that the run at the upper end lacks, in a group
+of states the last one there was, or where nothing was ever kept so low the eviction that made a hit
+end there.
 """
 
 from __future__ import annotations
 
 from kvsim.cache.block_pool import EVICTED as NUM_EVICTED
-from kvsim.cache.block_pool import NUM_GROUPS_MAX, Pool, Rows, find_block
+from kvsim.cache.block_pool import NOTED, NUM_GROUPS_MAX, RETAINED, Pool, Rows, find_block
 from kvsim.cache.content import Ints, block_key, span_at
-from kvsim.cache.coordinator import (
-    CUTS,
-    HIT,
-    NUM_CUTS,
-    Arrays,
-    assemble,
-    longest_hit_kept,
-)
-from kvsim.cache.groups import COMPUTED, ENTERED
+from kvsim.cache.coordinator import HIT, NUM_ARRAYS, Arrays, assemble, longest_hit_kept
+from kvsim.cache.hybrid import hybrid_hit_kept
 from kvsim.cache.ledger import (
+    COMPUTED,
+    CUTS_SIZE,
+    ENTERED,
     NUM_CAUSES,
+    Ledger,
     cause_of,
     eviction_of,
-    find_known,
     is_remembered,
-    know_spans,
+    ledger_at,
 )
-from kvsim.jit import njit
+from kvsim.cache.progress import find_known, know_spans
+from kvsim.jit import njit, njit_apart
 from kvsim.policies.retention import DENSE
 
 # Entries of an answer: tokens by reason, in the order of `kvsim.metrics.misses.MISS_REASONS`; the
 # last is an eviction that is remembered no longer. Then what else is told of the request.
 NEVER_SEEN, COARSE_ID, NOT_COMPUTED, LOST_WITH_HOLDER, LAST_TOKEN, BELOW_UNIT = range(6)
-LOOK_AHEAD, NOT_RETAINED, EVICTED, EARLIER = 6, 7, 8, 8 + NUM_CAUSES
+LOOK_AHEAD, NOT_RETAINED, NO_STATE, EVICTED, EARLIER = 6, 7, 8, 9, 9 + NUM_CAUSES
 NUM_REASONS = EARLIER + 1
 # Hits had everything been kept, and had nothing been evicted; numbers of the request with the most
 # in common, and of the one that was to compute what nobody has; groups; of the missing block next
@@ -68,7 +66,7 @@ NUM_REASONS = EARLIER + 1
     LIFE_MS,
     LIFE_TOKENS,
 ) = range(NUM_REASONS, NUM_REASONS + 12)
-# Tokens not retained, and evicted, by group.
+# Tokens not retained (states too), and evicted, by group.
 LOST_BY_GROUP = LIFE_TOKENS + 1
 REASONS_SIZE = LOST_BY_GROUP + 2 * NUM_GROUPS_MAX
 NOBODY = -1
@@ -109,51 +107,97 @@ def _awaited(known: Rows, uids: Ints, ends: Ints, position: int) -> int:
 
 
 @njit
-def _event_of_missing(pool: Pool, groups: Rows, group: int, uid: int, index: int) -> int:
+def _event_of_missing(
+    pool: Pool, ledger: Ledger, groups: Rows, group: int, uid: int, index: int
+) -> int:
     """The event in which a block that a spec lacks was evicted, or that there is none."""
     while group >= 0:
         key = block_key(uid, index, group)
         if find_block(pool, key) == 0:
-            event = eviction_of(pool.ledger, key)
+            event = eviction_of(ledger, key)
             return event if event > 0 else _UNKNOWN
         group = groups[group].mate
     return _PRESENT
 
 
-@njit
-def _charge(pool: Pool, reasons: Ints, group: int, event: int, num_tokens: int) -> None:
-    """Tokens are lost to an eviction."""
-    if num_tokens == 0:
+@njit_apart
+def _event_up_to(
+    pool: Pool,
+    ledger: Ledger,
+    groups: Rows,
+    group: int,
+    uids: Ints,
+    ends: Ints,
+    low: int,
+    high: int,
+    unit: int,
+    number_unit: int,
+) -> int:
+    """The last of the boundaries above ``low`` at which a spec has lost something to an eviction.
+
+    Args:
+        pool: the pool.
+        ledger: its ledger.
+        groups: the groups.
+        group: the first of its spec.
+        uids: of the spans.
+        ends: their ends.
+        low: tokens.
+        high: tokens; not beyond what somebody has computed.
+        unit: between boundaries, in tokens.
+        number_unit: what the numbers in keys count, in tokens.
+
+    Returns:
+        Its event; `_UNKNOWN` where there is none.
+    """
+    ahead = groups[group].key_lookahead
+    position = high // unit * unit
+    while position > low:
+        if position + ahead <= ends[-1]:
+            span = span_at(ends, len(ends), position + ahead)
+            number = position // number_unit
+            found = _event_of_missing(pool, ledger, groups, group, uids[span], number)
+            if found >= 0:
+                return found
+        position -= unit
+    return _UNKNOWN
+
+
+@njit_apart
+def _charge(pool: Pool, ledger: Ledger, reasons: Ints, group: int, event: int, num: int) -> None:
+    """So many tokens are lost to an eviction."""
+    if num == 0:
         return
     reason = EARLIER
-    if is_remembered(pool.ledger, event):
-        row = pool.ledger.events[event & (len(pool.ledger.events) - 1)]
+    if is_remembered(ledger, event):
+        row = ledger.events[event & (len(ledger.events) - 1)]
         reason = EVICTED + cause_of(row.taker)
         if row.user & 1:
             reason = LOST_WITH_HOLDER
-        reasons[LIFE_MS] += num_tokens * (row.evicted_ms - row.used_ms)
-        reasons[LIFE_TOKENS] += num_tokens
-    reasons[reason] += num_tokens
+        reasons[LIFE_MS] += num * (row.evicted_ms - row.used_ms)
+        reasons[LIFE_TOKENS] += num
+    reasons[reason] += num
     if reason != LOST_WITH_HOLDER:
-        reasons[LOST_BY_GROUP + NUM_GROUPS_MAX + group] += num_tokens
+        reasons[LOST_BY_GROUP + NUM_GROUPS_MAX + group] += num
 
 
-@njit
-def _tell(pool: Pool, reasons: Ints, group: int, event: int) -> None:
+@njit_apart
+def _tell(pool: Pool, ledger: Ledger, reasons: Ints, group: int, event: int) -> None:
     """The block next to the hit is the one to tell of."""
     reasons[EVICTED_GROUP] = group
     reasons[TAKER] = NOBODY
-    if is_remembered(pool.ledger, event):
-        row = pool.ledger.events[event & (len(pool.ledger.events) - 1)]
+    if is_remembered(ledger, event):
+        row = ledger.events[event & (len(ledger.events) - 1)]
         reasons[EVICTED_MS] = row.evicted_ms
         reasons[USED_MS] = row.used_ms
         reasons[TAKER] = row.taker
         reasons[SINCE] = pool.totals[NUM_EVICTED] - row.number
 
 
-@njit
+@njit_apart
 def _charge_full(
     pool: Pool,
+    ledger: Ledger,
     groups: Rows,
     group: int,
     uids: Ints,
@@ -161,6 +205,7 @@ def _charge_full(
     low: int,
     high: int,
     num_computed: int,
+    number_unit: int,
     reasons: Ints,
 ) -> int:
     """Tokens from low to high that full attention lacks, block after block; the first event."""
@@ -173,36 +218,53 @@ def _charge_full(
     position = low
     # Where a look-ahead block was dropped, the one that is missing lies behind.
     while position < high or place == _PRESENT:
-        index = position // size + 1
-        end = index * size
+        end = (position // size + 1) * size
         if end + ahead > num_computed:
+            if number_unit < size and place == _PRESENT:  # a part of the block was known
+                most = min(high, num_computed - ahead)
+                place = _event_up_to(
+                    pool,
+                    ledger,
+                    groups,
+                    group,
+                    uids,
+                    ends,
+                    position,
+                    most,
+                    number_unit,
+                    number_unit,
+                )
+                first = place
+                _tell(pool, ledger, reasons, group, place)
             break
         while span < num_spans - 1 and ends[span] < end + ahead:
             span += 1
-        found = _event_of_missing(pool, groups, group, uids[span], index)
+        number = end // number_unit
+        found = _event_of_missing(pool, ledger, groups, group, uids[span], number)
         tokens = max(0, min(end, high) - position)
         if found != _PRESENT:
             if place == _PRESENT:
                 first = found
-                _tell(pool, reasons, group, found)
-                _charge(pool, reasons, group, found, pending)
+                _tell(pool, ledger, reasons, group, found)
+                _charge(pool, ledger, reasons, group, found, pending)
                 pending = 0
             place = found
         if place == _PRESENT:
             pending += tokens
         else:
-            _charge(pool, reasons, group, place, tokens)
+            _charge(pool, ledger, reasons, group, place, tokens)
         position = end
     if place == _PRESENT:
         place = _UNKNOWN
-        _tell(pool, reasons, group, place)
-    _charge(pool, reasons, group, place, pending + max(0, high - position))
+        _tell(pool, ledger, reasons, group, place)
+    _charge(pool, ledger, reasons, group, place, pending + max(0, high - position))
     return first
 
 
-@njit
+@njit_apart
 def _charge_window(
     pool: Pool,
+    ledger: Ledger,
     groups: Rows,
     group: int,
     uids: Ints,
@@ -230,14 +292,14 @@ def _charge_window(
             if number * size + ahead > num_computed:
                 continue
             span = span_at(ends, len(ends), number * size + ahead)
-            found = _event_of_missing(pool, groups, group, uids[span], number)
+            found = _event_of_missing(pool, ledger, groups, group, uids[span], number)
             if found >= 0:
                 place = found
                 break
         boundary -= alignment
     if place != _UNKNOWN:
-        _tell(pool, reasons, group, place)
-        _charge(pool, reasons, group, place, high - low)
+        _tell(pool, ledger, reasons, group, place)
+        _charge(pool, ledger, reasons, group, place, high - low)
     return place
 
 
@@ -245,6 +307,42 @@ def _charge_window(
 
 
 @njit
+def _hit_kept(
+    arrays: Arrays, answer: Ints, uids: Ints, ends: Ints, level: int, num_computed: int
+) -> int:
+    if len(arrays) > NUM_ARRAYS:
+        hybrid_hit_kept(arrays, answer, uids, ends, level, num_computed)
+    else:
+        longest_hit_kept(arrays, answer, uids, ends, level, num_computed)
+    hit: int = answer[HIT]
+    return hit
+
+
+@njit
+def _charge_not_kept(groups: Rows, ledger: Ledger, reasons: Ints, kept: int, best: int) -> None:
+    """Tokens from ``kept`` to ``best`` are lost to what was not kept; the cuts say in which group.
+
+    In caches with groups of states what those lacked, and parts of blocks of attention that were
+    not entered because nobody could have resumed there, count as no state.
+    """
+    has_states = False
+    for group in groups:
+        has_states |= group.states != 0
+    reasons[NOT_RETAINED] = best - kept
+    cuts = ledger.cuts[CUTS_SIZE:]
+    for i in range(cuts[0]):
+        group = cuts[1 + 3 * i]
+        lost = min(best, cuts[3 + 3 * i]) - max(kept, cuts[2 + 3 * i])
+        if lost <= 0:
+            continue
+        reasons[NOT_RETAINED_GROUP] = group
+        reasons[LOST_BY_GROUP + group] += lost
+        if has_states and groups[group].sliding_window == 0:
+            reasons[NOT_RETAINED] -= lost
+            reasons[NO_STATE] += lost
+
+
+@njit_apart
 def find_reasons(
     arrays: Arrays,
     answer: Ints,
@@ -260,7 +358,7 @@ def find_reasons(
 
     Args:
         arrays: the cache, with a ledger that has room for the spans.
-        answer: int64 [`ANSWER_SIZE`], scratch.
+        answer: int64, as long as the cache's, scratch.
         reasons: int64 [`REASONS_SIZE`], all 0; written.
         uids: the spans of the prompt, at least one.
         ends: their ends in tokens.
@@ -271,8 +369,9 @@ def find_reasons(
     """
     core = assemble(arrays)
     pool, groups, rules = core.pool, core.tables.groups, core.rules[0]
-    known = pool.ledger.known
-    know_spans(pool.ledger, uids, output_uid)
+    ledger = ledger_at(pool.totals[NOTED])
+    known = ledger.known
+    know_spans(ledger, uids, output_uid)
     reasons[SHARED_WITH : TAKER + 1] = NOBODY
     total = ends[-1]
     found = min(total, num_hit + num_external)
@@ -293,49 +392,74 @@ def find_reasons(
     if top == total and top > found:
         reasons[LAST_TOKEN] = 1
         top -= 1
-    whole = max(found, top // rules.alignment * rules.alignment)
+    unit = rules.alignment if rules.hit_unit == 0 else rules.hit_unit
+    whole = max(found, top // unit * unit)
     reasons[BELOW_UNIT] = top - whole
     reasons[BEST] = whole
     reasons[KEPT] = whole
     if whole == found:
         return
-    longest_hit_kept(arrays, answer, uids, ends, COMPUTED, computed)
-    best = max(found, min(whole, answer[HIT]))
+    best = max(found, min(whole, _hit_kept(arrays, answer, uids, ends, COMPUTED, computed)))
     reasons[LOOK_AHEAD] = whole - best
     reasons[BEST] = best
     reasons[KEPT] = best
     if best == found:
         return
     kept = best
-    has_window = False
+    has_states, has_window = False, False
     for group in groups:
+        has_states |= group.states != 0
         has_window |= group.sliding_window != 0
-    if has_window and rules.retention_interval != DENSE:
-        longest_hit_kept(arrays, answer, uids, ends, ENTERED, computed)
-        kept = max(found, min(best, answer[HIT]))
-        reasons[NOT_RETAINED] = best - kept
+    is_sparse = rules.retention_interval != DENSE or pool.totals[RETAINED] != 0
+    if has_states or has_window and is_sparse:
+        hit = _hit_kept(arrays, answer, uids, ends, ENTERED, computed)
+        kept = max(found, min(best, hit))
         reasons[KEPT] = kept
-        for i in range(answer[NUM_CUTS]):
-            group = answer[CUTS + 3 * i]
-            low, high = answer[CUTS + 3 * i + 1], answer[CUTS + 3 * i + 2]
-            lost = min(best, high) - max(kept, low)
-            if lost > 0:
-                reasons[NOT_RETAINED_GROUP] = group
-                reasons[LOST_BY_GROUP + group] += lost
+        _charge_not_kept(groups, ledger, reasons, kept, best)
+    number_unit = rules.hash_block_size
     last_group, last_event = 0, _UNKNOWN
-    for i in range(core.answer[NUM_CUTS]):
-        group = core.answer[CUTS + 3 * i]
-        low = max(found, core.answer[CUTS + 3 * i + 1])
-        high = min(kept, core.answer[CUTS + 3 * i + 2])
+    for i in range(ledger.cuts[0]):
+        group = ledger.cuts[1 + 3 * i]
+        row = groups[group]
+        low = max(found, ledger.cuts[2 + 3 * i])
+        high = min(kept, ledger.cuts[3 + 3 * i])
         if low >= high:
             continue
-        if groups[group].sliding_window == 0:
-            event = _charge_full(pool, groups, group, uids, ends, low, high, computed, reasons)
+        if row.states != 0:
+            event = _event_up_to(
+                pool,
+                ledger,
+                groups,
+                group,
+                uids,
+                ends,
+                low,
+                high,
+                min(unit, row.block_size),
+                number_unit,
+            )
+            if event != _UNKNOWN:
+                _tell(pool, ledger, reasons, group, event)
+                _charge(pool, ledger, reasons, group, event, high - low)
+        elif row.sliding_window == 0:
+            event = _charge_full(
+                pool,
+                ledger,
+                groups,
+                group,
+                uids,
+                ends,
+                low,
+                high,
+                computed,
+                number_unit if has_states else row.block_size,
+                reasons,
+            )
         else:
             event = _charge_window(
-                pool, groups, group, uids, ends, low, high, computed, rules.alignment, reasons
+                pool, ledger, groups, group, uids, ends, low, high, computed, unit, reasons
             )
-            if event == _UNKNOWN:
-                _charge(pool, reasons, last_group, last_event, high - low)
-                continue
+        if event == _UNKNOWN and row.is_full == 0:
+            _charge(pool, ledger, reasons, last_group, last_event, high - low)
+            continue
         last_group, last_event = group, event

@@ -22,15 +22,23 @@ class GroupSpec:
         block_size: tokens a block holds.
         sliding_window: tokens a window group attends to; None for the others.
         eagle: the group holds draft layers (EAGLE, MTP) and drops a look-ahead block.
+        num_drafts: draft tokens of a step, each of which has its own state; for mamba groups.
+        checkpoint_alignment: a chunk can export its state after any multiple of so many tokens to
+            a further block; None where the kernel cannot. For mamba groups.
+        one_state: a mamba group that keeps one state for a whole sequence (mamba_cache_mode none),
+            which nothing can be resumed from; its block is the longest sequence.
 
     Raises:
-        ValueError: a size below 1, an unknown kind, or a window where none belongs.
+        ValueError: a size below 1, an unknown kind, or a field where none belongs.
     """
 
     kind: str
     block_size: int
     sliding_window: int | None = None
     eagle: bool = False
+    num_drafts: int = 0
+    checkpoint_alignment: int | None = None
+    one_state: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no engine could hold."""
@@ -42,6 +50,16 @@ class GroupSpec:
             raise ValueError("sliding_window belongs to sliding_window groups, and only there")
         if self.sliding_window is not None and self.sliding_window < 1:
             raise ValueError(f"sliding_window {self.sliding_window} is below 1 token")
+        of_states = self.num_drafts, self.checkpoint_alignment, self.one_state
+        if self.kind != MAMBA and of_states != (0, None, False):
+            raise ValueError(
+                "num_drafts, checkpoint_alignment and one_state belong to mamba groups, and only "
+                "there"
+            )
+        if self.num_drafts < 0:
+            raise ValueError(f"num_drafts {self.num_drafts} is below 0")
+        if self.checkpoint_alignment is not None and self.checkpoint_alignment < 1:
+            raise ValueError(f"checkpoint_alignment {self.checkpoint_alignment} is below 1 token")
 
     @property
     def blocks_to_resume(self) -> int:
@@ -49,6 +67,28 @@ class GroupSpec:
         if self.sliding_window is None:
             return 0
         return -(-(self.sliding_window - 1) // self.block_size)
+
+    @property
+    def lookup_spec(self) -> tuple[object, ...]:
+        """What groups have in common that are looked up together."""
+        return (
+            self.kind,
+            self.block_size,
+            self.sliding_window,
+            self.num_drafts,
+            self.checkpoint_alignment,
+            self.one_state,
+        )
+
+    @property
+    def blocks_held(self) -> int:
+        """Blocks a mamba group counts for one request: its last state, the one before, drafts."""
+        kept = 0 if self.one_state else 1 + (self.checkpoint_alignment is not None)
+        return 1 + kept + self.num_drafts
+
+    def state_blocks(self, num_tokens: int, room: int = 0) -> int:
+        """Blocks a mamba group holds for so many tokens, ``room`` besides its last state."""
+        return min(-(-num_tokens // self.block_size), 1 + room) + self.num_drafts
 
     def admission_cap(self, max_in_flight_tokens: int, max_model_len: int) -> int | None:
         """Most blocks a window group counts for one request at admission; None for full attention.

@@ -35,7 +35,15 @@ class BlockDerivation:
 
 def group_spec(group: KVGroup) -> GroupSpec:
     """What the cache core needs to know of a group of the catalog."""
-    return GroupSpec(group.kind, group.block_size, group.sliding_window, group.eagle)
+    return GroupSpec(
+        group.kind,
+        group.block_size,
+        group.sliding_window,
+        group.eagle,
+        group.draft_states,
+        group.checkpoint_alignment,
+        group.one_state,
+    )
 
 
 def bytes_per_block_of_rank(model: Model, tensor_parallel: int) -> int | None:
@@ -80,7 +88,7 @@ def derive_num_blocks(
         kv_cache_bytes: of one GPU; instead of what utilization, weights and the reserve leave.
         activation_reserve_reason: said beside the reserve.
         pipeline_parallel: stages, among which weights are split evenly.
-        data_parallel: replicas, among which experts are split too.
+        data_parallel: ranks with requests of their own, among which experts are split too.
 
     Raises:
         Problems: the model does not say what its weights or blocks need.
@@ -127,7 +135,7 @@ def derive_num_blocks(
     if pipeline_parallel > 1:
         over += f" of {pipeline_parallel} stages"
     if data_parallel > 1 and model.expert_bytes:
-        over += f", experts over {data_parallel} replicas"
+        over += f", experts over {data_parallel} such ranks"
     lines = (
         f"  {_gib(gpu.hbm_bytes)} HBM of a {gpu.name} that can be allocated"
         + _because(gpu.origins.get("hbm_bytes")),
@@ -187,10 +195,10 @@ def _division(
 def rank_weight_bytes(
     model: Model, tensor_parallel: int, pipeline_parallel: int = 1, data_parallel: int = 1
 ) -> float:
-    """Bytes of weights on one GPU: split evenly by ranks and stages, experts by replicas too.
+    """Bytes of weights on one GPU: split evenly by ranks and stages, experts by data too.
 
     Stages differ by embedding and head, which is left out here. Experts are split over all ranks
-    of all replicas with or without expert parallelism (vLLM 0.33.0, FusedMoEParallelConfig).
+    of all kinds with or without expert parallelism (vLLM 0.33.0, FusedMoEParallelConfig).
     """
     whole, experts = model.weight_bytes or 0.0, model.expert_bytes
     split = tensor_parallel * pipeline_parallel
@@ -202,20 +210,19 @@ def num_blocks_of_request(
 ) -> tuple[int, ...]:
     """Blocks each group takes for a request of ``max_model_len`` tokens.
 
-    Full attention takes ``ceil(tokens / block)``, a window group its admission cap.
+    Full attention takes ``ceil(tokens / block)``, a window group its admission cap, states a few
+    whatever the length.
 
     Args:
-        groups: full attention and sliding windows.
+        groups: of a model.
         max_model_len: tokens of the request.
         max_in_flight_tokens: tokens scheduled and not yet done: ``max_num_batched_tokens``.
-
-    Raises:
-        KvsimError: a Mamba group, which is not supported here.
     """
     counts = []
     for group in groups:
         if group.kind == MAMBA:
-            raise KvsimError("groups: concurrency with mamba groups is not supported yet.")
+            counts.append(group.blocks_held)
+            continue
         whole = -(-max_model_len // group.block_size)
         cap = group.admission_cap(max_in_flight_tokens, max_model_len)
         counts.append(whole if group.kind == FULL or cap is None else cap)

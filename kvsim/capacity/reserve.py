@@ -2,9 +2,9 @@
 
 The engine runs the largest step once before it sizes its pool and takes what that needed from the
 memory for KV. The terms and their constants are read from start-up logs of vLLM 0.15 to 0.31 on
-H100, H200, A100, B300 and others (`tests/data/memory/servers.csv`, with sources): 45 starts of
-0.19 on H100 with memory split by cause gave them, later releases moved two. What was not used
-for that is held against in `tests/capacity/test_reserve.py`.
+H100, H200, A100, B300 and others: starts of 0.19 on H100 that split memory by cause gave them,
+later releases moved three. `tests/data/memory/servers.csv` has those of models of the catalog, with
+sources; what was not used is held against in `tests/capacity/test_reserve.py`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from kvsim.catalog import Model
 GIB = 1024**3
 
 LIBRARIES_ALONE_BYTES = 0.25 * GIB
-"""Beyond weights and tensors on one GPU: 0.24 to 0.27 GiB in 26 of 29 starts of 0.19."""
+"""Beyond weights and tensors on one GPU: 0.24 to 0.27 GiB in 33 of 38 starts of 0.19."""
 LIBRARIES_TOGETHER_BYTES = {"vllm-0.22": 2.1 * GIB, "vllm-0.23": 2.1 * GIB}
-"""With buffers of the collectives: 2.06 to 2.21 GiB of 0.19."""
+"""With buffers of the collectives: 2.06 to 2.21 GiB in 15 starts of 0.19."""
 LIBRARIES_TOGETHER_LATER_BYTES = 1.7 * GIB
 """The same from 0.26 on: 1.63 to 1.74 GiB on H200, B300 and RTX PRO 6000."""
 LOGIT_BYTES = {"vllm-0.22": 14.0, "vllm-0.23": 14.0}
 """Of a logit of the vocabulary, for each of ``max_num_seqs``, in the sampler's trial run."""
 LOGIT_LATER_BYTES = 8.0
-"""The same from 0.26 on (two starts: 8.0 and 8.4)."""
+"""The same from 0.26 on: 8.4 in the one start (0.31) that shows it, rounded."""
 COPIES = 3
-"""Copies of a step's residual stream in BF16 that are alive at once: 2.0 to 3.6 in 0.19."""
+"""Copies of a step's residual stream in BF16 that are alive at once: 2.0 to 3.6 in starts of 0.19
+of dense models but for Gemma and CodeLlama (3.4 to 10)."""
 STREAMS = {"deepseek-v4": 4}
 """Residual streams of models with hyper-connections (DeepSeek V4's config.json, hc_mult)."""
 GRAPHS_BYTES = 0.5 * GIB
-"""CUDA graphs as the engine estimates them: 0.1 to 1.2 GiB in most starts from 0.26 on."""
+"""CUDA graphs as the engine estimates them: 0.1 to 1.2 GiB in 7 of 9 starts from 0.26 on,
+3.1 and 8.6 in the others."""
 
 
 @dataclass(frozen=True)

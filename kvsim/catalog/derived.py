@@ -150,10 +150,20 @@ def _groups(plan: Plan, share: float) -> tuple[KVGroup, ...]:
                 name=f"{label}{letter}",
                 attention_chunk_size=group.chunk,
                 blocks_held=group.blocks_of_request(1, 1) if is_state else None,
+                draft_states=group.specs[0].speculative_blocks if is_state else 0,
+                checkpoint_alignment=_exports(group) if is_state else None,
+                one_state=is_state and not group.specs[0].keeps_boundaries,
                 origin="as the engine groups its layers",
             )
         )
     return tuple(found)
+
+
+def _exports(group: Group) -> int | None:
+    """Alignment in tokens of states that a chunk can export; None where it cannot."""
+    spec = group.specs[0]
+    keeps = spec.keeps_boundaries and spec.checkpoint_blocks
+    return spec.checkpoint_alignment or 1 if keeps else None
 
 
 def _label(group: Group) -> str:

@@ -67,6 +67,10 @@ class KVGroup:
             is loaded and belongs here; None otherwise, and where the groups were planned with it.
         attention_chunk_size: tokens of a chunk of chunked local attention.
         blocks_held: blocks of a state group that a request holds, whatever its length.
+        draft_states: of these those that draft tokens write to.
+        checkpoint_alignment: a state can be exported from inside a chunk, after any multiple of so
+            many tokens; None where the kernel cannot.
+        one_state: a state group that keeps one state for a whole request, for nobody to find.
         origin: source of the numbers, or ``assumption: reason``.
     """
 
@@ -80,6 +84,9 @@ class KVGroup:
     name: str = ""
     attention_chunk_size: int | None = None
     blocks_held: int | None = None
+    draft_states: int = 0
+    checkpoint_alignment: int | None = None
+    one_state: bool = False
     origin: str = field(default="", compare=False, repr=False)
 
     def with_draft_layer(self) -> KVGroup:

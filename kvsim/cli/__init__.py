@@ -24,6 +24,7 @@ from kvsim.cli import (
     model,
     new,
     plot,
+    policies,
     reference,
     report,
     routers,
@@ -59,6 +60,7 @@ app.command()(model.model)
 app.command()(catalog.catalog)
 app.command()(routers.routers)
 app.command()(describe.describe)
+app.command()(policies.policies)
 app.command()(calibrate.calibrate)
 app.command()(schema.schema)
 app.command()(verify.verify)

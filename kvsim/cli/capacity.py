@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +22,7 @@ from kvsim.errors import KvsimError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from kvsim.study.layouts import SplitRow
     from kvsim.study.node_capacity import NodeCapacity
 
 
@@ -146,24 +148,35 @@ def _show(console: Console, one: NodeCapacity) -> None:
             highlight=False,
         )
     if one.splits:
-        splits = table(
-            "\nThe same GPUs otherwise", "TP x DP", "DCP", "blocks", "at once", "sessions"
-        )
-        for split in one.splits:
-            splits.add_row(
-                f"{split.tensor_parallel} x {split.data_parallel}",
-                str(split.decode_context_parallel),
-                _number(split.num_blocks),
-                "" if split.at_once is None else f"{split.at_once:,.2f}",
-                _number(split.sessions),
-            )
-        print_table(console, splits)
-        for split in one.splits:
-            if split.problem is not None:
-                sizes = f"{split.tensor_parallel} x {split.data_parallel}"
-                console.print(f"{sizes}: {split.problem}", highlight=False, style="dim")
+        show_layouts(console, one.splits)
     if one.needed is not None:
         _show_needed(console, one)
+
+
+def show_layouts(console: Console, splits: Sequence[SplitRow]) -> None:
+    """A table of the ways to divide a node's GPUs, and why others cannot be."""
+    from rich.table import Table
+
+    made = Table(title="\nThe same GPUs otherwise", title_justify="left", box=None, pad_edge=False)
+    columns = ("TP x DP", "DCP", "weights/GPU", "KV tokens/rank", "/node", "at once", "sessions")
+    for place, column in enumerate(columns):
+        made.add_column(column, justify="left" if place == 0 else "right")
+    for split in splits:
+        weights = split.weight_bytes
+        made.add_row(
+            f"{split.tensor_parallel} x {split.data_parallel}",
+            str(split.decode_context_parallel),
+            "" if weights is None else f"{weights / 2**30:,.1f} GiB",
+            _number(split.rank_tokens),
+            _number(split.node_tokens),
+            "" if split.at_once is None else f"{split.at_once:,.2f}",
+            _number(split.sessions),
+        )
+    print_table(console, made)
+    for split in splits:
+        if split.problem is not None:
+            sizes = f"{split.tensor_parallel} x {split.data_parallel}"
+            console.print(f"{sizes}: {split.problem}", highlight=False, style="dim")
 
 
 def _show_needed(console: Console, one: NodeCapacity) -> None:

@@ -13,6 +13,7 @@ from kvsim.cli.terminal import (
     Only,
     ScenarioFile,
     Settings,
+    Trust,
     make_console,
     print_json,
     print_table,
@@ -79,6 +80,7 @@ def find(
         int | None, typer.Option(metavar="N", help="Simulations at once. Default: all cores.")
     ] = None,
     wide: Wide = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Find the largest load that meets an objective, or the smallest cache, variant by variant.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvsim.cli.terminal import Json, make_console, print_json, print_table
+from kvsim.cli.terminal import Json, Trust, make_console, print_json, print_table
 
 if TYPE_CHECKING:
     from kvsim.routing import Router
@@ -22,6 +22,7 @@ def routers(
         ),
     ] = None,
     as_json: Json = False,
+    trust: Trust = False,
 ) -> None:
     """List the routers there are, or show one with its parameters and source."""
     from kvsim.routing import router_class, router_names

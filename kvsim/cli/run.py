@@ -15,6 +15,7 @@ from kvsim.cli.terminal import (
     Only,
     ScenarioFile,
     Settings,
+    Trust,
     chosen_variants,
     complain,
     make_console,
@@ -26,6 +27,8 @@ from kvsim.errors import KvsimError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_MOST_TABLES = 4  # of replicas, one a variant
 
 
 def run(
@@ -43,18 +46,26 @@ def run(
         bool,
         typer.Option("--why", help="Note why prompt tokens were missed, and show a table."),
     ] = False,
+    ceiling: Annotated[
+        bool,
+        typer.Option(
+            "--ceiling", help="Also what an infinite pool and the offline optimum would hit."
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR", help="Results go to DIR/<variant>/. Default: results/<scenario name>/."
         ),
     ] = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Run a scenario, every variant on the same arrivals, and show a table of the results."""
     from kvsim.results.store import check_destination
     from kvsim.results.variants import write_variant
     from kvsim.scenario.reading import load_scenario
+    from kvsim.study.ceilings import with_ceiling
     from kvsim.study.side_by_side import run_side_by_side
 
     noted = ["output.reasons=true"] if why else []
@@ -76,6 +87,8 @@ def run(
                 failures.setdefault(str(outcome), []).append(name)
                 continue
             told(name)(1.0)
+            if ceiling:
+                outcome = with_ceiling(outcome)
             write_variant(out_dir, outcome)
             done[name] = outcome.summary
     summaries = {name: done[name] for name in variants if name in done}
@@ -93,12 +106,23 @@ def run(
 def _show(
     summaries: Mapping[str, Mapping[str, Any]], out_dir: Path, wide: bool, *, why: bool
 ) -> None:
+    from kvsim.results.fleet_tables import fleet_lines, replica_table
     from kvsim.results.tables import notes_by_name, summary_table
 
     console = make_console()
     print_table(console, summary_table(summaries, None if wide else console.width))
     if why:
         _show_reasons(console, summaries, wide)
+    for name, summary in summaries.items():
+        fleet = summary.get("fleet")
+        if fleet is None:
+            continue
+        console.print()
+        for line in fleet_lines(fleet):
+            said = f"{name}: {line}" if len(summaries) > 1 else line
+            console.print(said, highlight=False, markup=False)
+        if len(fleet["replicas"]) > 1 and len(summaries) <= _MOST_TABLES:
+            print_table(console, replica_table(fleet))
     told = [(summary.get("step_times") or {}).get("says") for summary in summaries.values()]
     for says in dict.fromkeys(text for text in told if text):
         console.print(says, style="dim", highlight=False, markup=False)

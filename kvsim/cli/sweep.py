@@ -16,6 +16,7 @@ from kvsim.cli.terminal import (
     Only,
     ScenarioFile,
     Settings,
+    Trust,
     make_console,
     print_json,
     print_table,
@@ -58,6 +59,7 @@ def sweep(
         ),
     ] = "loky",
     wide: Wide = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Run what a scenario's `sweep:` describes, in parallel; what is there already is kept.

@@ -73,6 +73,25 @@ Only = Annotated[
         help="This variant alone. May be given again.",
     ),
 ]
+
+
+def _trust(wanted: bool) -> bool:
+    from kvsim.policies.finding import trust_policies
+
+    if wanted:
+        trust_policies()
+    return wanted
+
+
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        callback=_trust,
+        is_eager=True,
+        help="Run policies and routers whose code is in no installed package.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 

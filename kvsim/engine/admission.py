@@ -52,6 +52,7 @@ class Admission:
             max_num_batched_tokens=config.max_num_batched_tokens,
             acceptance=config.acceptance,
             draw_key=config.draw_key,
+            most_chunk=config.most_chunk,
         )
 
     def _admit(self, plan: StepPlan, threshold: int, defer_prefills: bool) -> Job | None:
@@ -88,7 +89,13 @@ class Admission:
                 deferred.append(self.waiting.pop())
                 continue
             num_new = self._num_new(sequence.content.num_tokens - hit.tokens, threshold)
-            self._find_misses(job, hit, num_external)
+            if cache.has_states:
+                start = hit.tokens + num_external
+                num_new = cache.chunk(sequence, start, num_new, self.config.most_chunk)
+                if num_new == 0 and not num_external:  # too little is left of this step
+                    break
+            if self.misses is not None and job.num_preemptions == 0:
+                self._find_misses(self.misses, job, hit, num_external)
             if num_external:
                 done = cache.allocate_load(
                     sequence,
@@ -113,8 +120,8 @@ class Admission:
             self.waiting.pop()
             if job.num_preemptions == 0:
                 job.hit = hit
-                if self.misses is not None and job.misses is not None:
-                    self.misses.admitted(sequence, job.misses)
+                if self.misses is not None:
+                    self.misses.admitted(sequence)
             job.num_external = num_external
             if not self._profile.counts_lookups:
                 self._count(job, sequence.content.num_tokens, hit.tokens)
@@ -162,26 +169,20 @@ class Admission:
                 self.connector.resume(sequence)
         return None
 
-    def _find_misses(self, job: Job, hit: Hit, num_external: int) -> None:
+    def _find_misses(self, misses: MissLedger, job: Job, hit: Hit, num_external: int) -> None:
         """Note why a request that may be admitted now for the first time was not hit whole."""
         sequence = job.sequence
-        if self.misses is None or job.num_preemptions:
-            return
         whole = sequence.content.num_tokens if self.config.reserve_whole_prompt else hit.tokens + 1
         if not num_external and self.cache.num_blocks_lacking(whole, hit) > self.cache.num_free:
             return  # it will not be, and is asked about again in the next step
-        found = self.misses.find(sequence, hit, num_external, job.request.output_uid)
-        if found[NOT_COMPUTED] and self._waits_again(int(found[AWAITED])):
+        found = misses.find(sequence, hit, num_external, job.request.output_uid)
+        if found[NOT_COMPUTED] and any(
+            other.num_preemptions and misses.number(other.sequence) == found[AWAITED]
+            for other in self.waiting
+        ):  # who was to compute it waits because it was preempted
             found[LOST_WITH_HOLDER] += found[NOT_COMPUTED]
             found[NOT_COMPUTED] = 0
         job.misses = found
-
-    def _waits_again(self, number: int) -> bool:
-        """Whether a request, by its number in the ledger, waits because it was preempted."""
-        return self.misses is not None and any(
-            other.num_preemptions and self.misses.number(other.sequence) == number
-            for other in self.waiting
-        )
 
     def _give_up(self, job: Job) -> None:
         """Forget a request that nothing will ever make room for."""
@@ -228,6 +229,15 @@ class Admission:
         row = self.cache.core.tables.sequences[sequence.slot]
         row["output_uid"] = job.request.output_uid
         row["end_tokens"] = self._end_tokens(job.request)
+        if self.cache.order is not None:
+            request = job.request
+            self.cache.tell_request(
+                sequence,
+                request.priority,
+                request.keep_priority,
+                request.keep_tokens,
+                request.keep_s,
+            )
 
     def _end_tokens(self, request: Request) -> int:
         """How long a request becomes."""

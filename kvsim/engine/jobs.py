@@ -145,6 +145,12 @@ class SchedulerConfig:
         return 2 if self.asynchronous else 1
 
     @property
+    def most_chunk(self) -> int:
+        """Tokens of a chunk of a prompt at most."""
+        limit = self.long_prefill_token_threshold or self.max_num_batched_tokens
+        return min(limit, self.max_num_batched_tokens)
+
+    @property
     def most_running(self) -> int:
         """Requests that can run at once."""
         return min(self.max_num_seqs, self.max_num_active_seqs or self.max_num_seqs)

@@ -1,54 +1,55 @@
-"""One engine as a SimPy process: wait for requests, plan a step, let it take its time, end it."""
+"""One engine as a SimPy process: wait for requests, plan a step, let it take its time, end it.
+
+One file because a step's plan, time and end are one loop.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from typing import Protocol
 
 import simpy
 
 from kvsim.cache.manager import Hit, KVCache
 from kvsim.cache.reasons import LOST_BY_GROUP, SHARED_WITH, TAKER
-from kvsim.cache.spec import FULL
+from kvsim.engine.carrying import Carrier
 from kvsim.engine.clock import Clock
+from kvsim.engine.hooks import IN_FLIGHT, Step, Ticket, Watcher
 from kvsim.engine.jobs import Job, StepPlan
-from kvsim.engine.offloading import Offloading
+from kvsim.engine.reasons import too_large, why_never, why_no_longer
 from kvsim.engine.scheduler import Scheduler
 from kvsim.metrics.misses import Misses
 from kvsim.metrics.records import NO_UTILIZATION, RequestLog, RequestRecord, TimelineLog
-from kvsim.offload.transfers import Transfers
 from kvsim.times.step_time import StepTimeParams, request_seconds
 from kvsim.workload.request import Request
 
 
-@dataclass(slots=True, eq=False)
-class _Ticket:
-    """A submitted request: its record, and who waits for its end."""
+class Observer(Protocol):
+    """Who looks at a replica in whole."""
 
-    record: RequestRecord
-    done: simpy.Event | None
+    def before_step(self, replica: Replica) -> None:
+        """A step is about to be planned; whoever has arrived is known."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A step in flight.
-
-    Attributes:
-        computes: whether it computes anything; it takes no time otherwise.
-        transfers: what it moves; None without a tier.
-        names: of the requests that compute something, where there is a tier.
-        is_early: requests can run in the next step though their loads are under way.
-    """
-
-    computes: bool = True
-    transfers: Transfers | None = None
-    names: list[str] = field(default_factory=list)
-    is_early: bool = False
+    def after_step(self, replica: Replica) -> None:
+        """A step has ended, or several without an arrival or an end between them."""
 
 
-_IN_FLIGHT = _Step()
-"""One without transfers."""
+class Pace(Protocol):
+    """Who lets steps of several replicas begin and end together."""
+
+    def sleep(self, replica: Replica) -> None:
+        """A replica has nothing to run."""
+
+    def wake(self, replica: Replica) -> simpy.Event | None:
+        """It has again; what it waits for before it plans."""
+
+    def planned(self, replica: Replica) -> None:
+        """It has planned a step that computes something."""
+
+    def run(self, replica: Replica) -> simpy.Event:
+        """Its oldest step may begin; the event is its end."""
 
 
 class Replica:
@@ -56,8 +57,10 @@ class Replica:
 
     Attributes:
         scheduler: what runs and what waits.
+        number: of several replicas which one it is; None for one alone.
         num_refused: requests that could never have run.
         end_s: when the last step ended.
+        busy_s: time that steps took.
     """
 
     def __init__(
@@ -70,7 +73,10 @@ class Replica:
         *,
         timeline_interval_s: float = 1.0,
         one_by_one: bool = False,
-        offloading: Offloading | None = None,
+        offloading: Carrier | None = None,
+        number: int | None = None,
+        pace: Pace | None = None,
+        observer: Observer | None = None,
     ) -> None:
         """Start the process.
 
@@ -84,10 +90,19 @@ class Replica:
             one_by_one: take every step as an event of its own; runs of alike steps are taken in
                 one go otherwise, with the same results.
             offloading: the transfers of the scheduler's connector, where it has one.
+            number: of several replicas which one it is.
+            pace: lets its steps begin and end together with those of others.
+            observer: looks at it before and after steps.
         """
         self.scheduler = scheduler
+        self.number = number
         self.num_refused = 0
         self.end_s = 0.0
+        self.busy_s = 0.0
+        self._pace = pace
+        self._observer = observer
+        self._outside: set[Ticket] = set()  # tokenized and so on, before the scheduler hears of it
+        self._is_lost = False
         self._clock = clock
         self._step_time = step_time
         self._requests = requests
@@ -96,56 +111,99 @@ class Replica:
         self._next_entry_s = 0.0
         self._one_by_one = one_by_one
         self._num_submitted = 0
-        self._tickets: dict[Job, _Ticket] = {}
-        self._steps: deque[_Step] = deque()  # in flight, the oldest first
+        self._tickets: dict[Job, Ticket] = {}
+        self._steps: deque[Step] = deque()  # in flight, the oldest first
         self._num_calls = 0
         self._woken = clock.event()
         self._offloading = offloading
         if offloading is not None:
             offloading.call_when_done(self._wake)
-        clock.process(self._work())
+        self._process = clock.process(self._live())
 
     @property
     def cache(self) -> KVCache:
         """The replica's prefix cache."""
         return self.scheduler.cache
 
-    def submit(self, request: Request, done: simpy.Event | None = None) -> None:
+    @property
+    def counts(self) -> tuple[int, int, float]:
+        """Requests waiting, loads under way included; requests running; part of the pool in use."""
+        cache, scheduler = self.cache, self.scheduler
+        most = cache.config.num_blocks - 1
+        waiting = len(scheduler.waiting) + len(scheduler.loading)
+        return waiting, len(scheduler.running), (most - cache.num_free) / most
+
+    @property
+    def num_requests(self) -> int:
+        """Requests it has that have not ended."""
+        return len(self._tickets) + len(self._outside)
+
+    def submit(
+        self,
+        request: Request,
+        done: simpy.Event | None = None,
+        *,
+        record: RequestRecord | None = None,
+        watcher: Watcher | None = None,
+    ) -> None:
         """A request arrives now.
 
         Args:
             request: what arrives; refused where it could never run.
             done: an event to trigger when it is finished or refused.
+            record: what happened to it before; it is written on.
+            watcher: who hears of its first token and its end.
         """
-        record = RequestRecord(
-            self._num_submitted,
-            request.request_id,
-            self._clock.now,
-            request.num_prompt_tokens,
-            request.num_output_tokens,
-        )
+        if record is None:
+            record = RequestRecord(
+                self._num_submitted,
+                request.request_id,
+                self._clock.now,
+                request.num_prompt_tokens,
+                request.num_output_tokens,
+            )
+        record.replica = self.number
         self._num_submitted += 1
-        reason = self._why_never(request)
+        ticket = Ticket(request, record, done, watcher)
+        reason = why_never(self.cache, request)
         if reason is not None:
-            self._refuse(_Ticket(record, done), reason)
+            self._refuse(ticket, reason)
             return
         outside_s = request_seconds(self._step_time, request.num_prompt_tokens)
         if outside_s > 0:
-            self._clock.process(self._enter_later(request, _Ticket(record, done), outside_s))
+            self._outside.add(ticket)
+            self._clock.process(self._enter_later(ticket, outside_s))
         else:
-            self._enter(request, _Ticket(record, done))
+            self._enter(ticket)
 
-    def _enter(self, request: Request, ticket: _Ticket) -> None:
+    def lose(self) -> list[Ticket]:
+        """It fails now.
+
+        Returns:
+            The requests it had, in the order in which it has heard of them.
+        """
+        self._is_lost = True
+        self._process.interrupt()
+        lost = [*self._tickets.values(), *self._outside]
+        self._tickets.clear()
+        self._outside.clear()
+        return sorted(lost, key=lambda ticket: ticket.record.order)
+
+    def _live(self) -> Generator[simpy.Event, None, None]:
+        with contextlib.suppress(simpy.Interrupt):  # it is lost
+            yield from self._work()
+
+    def _enter(self, ticket: Ticket) -> None:
         """The scheduler hears of a request."""
-        self._tickets[self.scheduler.add(request)] = ticket
+        self._tickets[self.scheduler.add(ticket.request)] = ticket
         self._wake()
 
-    def _enter_later(
-        self, request: Request, ticket: _Ticket, outside_s: float
-    ) -> Generator[simpy.Event, None, None]:
+    def _enter_later(self, ticket: Ticket, outside_s: float) -> Generator[simpy.Event, None, None]:
         """The scheduler hears of a request after the work that is done outside of steps."""
         yield self._clock.at(self._clock.now + outside_s)
-        self._enter(request, ticket)
+        if not self._is_lost:
+            self._outside.remove(ticket)
+            self._enter(ticket)
 
     def _wake(self) -> None:
         """Somebody has arrived, or a transfer is done."""
@@ -153,30 +211,16 @@ class Replica:
         if not self._woken.triggered:
             self._woken.succeed()
 
-    def _why_never(self, request: Request) -> str | None:
-        """Why a request could not run even alone, or None."""
-        num_tokens = request.num_prompt_tokens + request.num_output_tokens
-        config = self.cache.config
-        if num_tokens > config.max_model_len:
-            return (
-                f"{request.num_prompt_tokens} prompt and {request.num_output_tokens} output tokens "
-                f"are more than max_model_len ({config.max_model_len})"
-            )
-        needed = self.cache.num_blocks_to_admit(request.num_prompt_tokens)
-        needed = max(needed, self.cache.num_blocks_to_hold(num_tokens - 1))
-        return None if needed < config.num_blocks else self._too_large(needed)
-
-    def _too_large(self, needed: int) -> str:
-        return f"needs {needed} blocks, and the pool has {self.cache.config.num_blocks - 1}"
-
-    def _refuse(self, ticket: _Ticket, reason: str) -> None:
+    def _refuse(self, ticket: Ticket, reason: str) -> None:
         ticket.record.refused = reason
         self.num_refused += 1
         self._close(ticket)
 
-    def _close(self, ticket: _Ticket) -> bool:
+    def _close(self, ticket: Ticket) -> bool:
         """Enter a request that has ended; whether somebody has waited for that."""
         self._requests.add(ticket.record)
+        if ticket.watcher is not None:
+            ticket.watcher.ended(self._clock.now)
         if ticket.done is None:
             return False
         ticket.done.succeed()
@@ -190,23 +234,30 @@ class Replica:
         clock, scheduler, steps = self._clock, self.scheduler, self._steps
         while True:
             self._report_transfers()
+            self.cache.at(clock.now)
             if not scheduler.has_work and not steps:
                 self._note_state()
                 while not scheduler.has_work:
                     yield from self._sleep(self._num_calls)
                     self._report_transfers()
+                self.cache.at(clock.now)
                 self._note_state()
-            if not self._one_by_one and scheduler.only_decodes:
-                until_s = min(clock.peek(), max(self._next_entry_s, clock.now))
-                end_s, firsts, finished = scheduler.decode_run(self._step_time, clock.now, until_s)
-                self._follow_run()
-                if end_s > clock.now or finished:
+            if self._observer is not None:
+                self._observer.before_step(self)
+            if not self._one_by_one and self._pace is None and scheduler.only_decodes:
+                start_s = clock.now
+                until_s = min(clock.peek(), max(self._next_entry_s, start_s))
+                if self.number is not None:  # what happens to others is no concern of its own
+                    yield from self._decode_meanwhile(start_s)
+                    until_s = clock.now
+                end_s, firsts, finished = self._decode(start_s, until_s)
+                assert self.number is None or end_s >= until_s, "it ran on to what it waited for"
+                if end_s > start_s or finished:
                     yield clock.at(end_s)
                     if self._end(firsts, finished):
                         yield clock.at(end_s)
                     continue
             num_calls = self._num_calls
-            self._tell_time()
             if steps and not scheduler.has_requests:
                 yield from self._run_oldest(num_calls)
                 continue
@@ -218,24 +269,62 @@ class Replica:
                 self._note_admission(job, hit, now_s)
             if plan.stuck is not None:
                 needed = self.cache.num_blocks_to_admit(plan.stuck.sequence.content.num_tokens)
-                self._refuse(self._tickets.pop(plan.stuck), self._too_large(needed))
+                self._refuse(self._tickets.pop(plan.stuck), too_large(self.cache, needed))
                 yield clock.at(now_s)  # whoever waits for it may submit the next one
                 continue
             self._hand_over(plan)
             if plan.num_computing and len(steps) < scheduler.config.depth:
+                if self._observer is not None:
+                    self._observer.after_step(self)
                 continue
             if steps:
                 yield from self._run_oldest(num_calls)
+
+    def _decode_meanwhile(self, start_s: float) -> Generator[simpy.Event, None, None]:
+        """Let time pass to where a run of decodes has to end, or to the next arrival here.
+
+        The steps are taken when it has passed. What they store and evict is told then, which is
+        with the next entry of the timeline at the latest; no router needs it before: a prompt can
+        hold an answer only when that has ended.
+        """
+        clock = self._clock
+        limit_s = max(self._next_entry_s, start_s)
+        end_s = self.scheduler.decode_horizon(self._step_time, start_s, limit_s)
+        if end_s <= start_s:
+            return
+        if self._woken.triggered:
+            self._woken = clock.event()
+        woken = self._woken
+        callbacks = clock.at(end_s).callbacks
+        assert callbacks is not None
+        callbacks.append(lambda _: _trigger(woken))
+        yield woken
+
+    def _decode(self, start_s: float, until_s: float) -> tuple[float, list[Job], list[Job]]:
+        """Take decode steps from one moment to the first end at or after another."""
+        end_s, scheduler = start_s, self.scheduler
+        while True:
+            begun_s = end_s
+            end_s, firsts, finished = scheduler.decode_run(self._step_time, begun_s, until_s)
+            self._follow_run()
+            if finished or firsts or end_s >= until_s or end_s == begun_s:
+                break
+            if self._observer is not None:  # what has filled up on the way
+                self._observer.after_step(self)
+        self.busy_s += end_s - start_s
+        return end_s, firsts, finished
 
     def _hand_over(self, plan: StepPlan) -> None:
         """A planned step stands behind those in flight; its loads begin."""
         offloading, transfers = self._offloading, plan.transfers
         if plan.num_computing:
             self.scheduler.duration_s(self._step_time)
+            if self._pace is not None:
+                self._pace.planned(self)
         elif offloading is None:
             return
         if offloading is None or transfers is None:
-            self._steps.append(_IN_FLIGHT)
+            self._steps.append(IN_FLIGHT)
             return
         offloading.begin(transfers.loads)
         offloading.begin_disk()
@@ -247,7 +336,7 @@ class Replica:
         if is_early:
             self.scheduler.complete(offloading.let_run_early(transfers.loads))
         names = [job.request.request_id for job, _ in self.scheduler.scheduled()]
-        self._steps.append(_Step(bool(plan.num_computing), transfers, names, is_early))
+        self._steps.append(Step(bool(plan.num_computing), transfers, names, is_early))
 
     def _run_oldest(self, num_calls: int) -> Generator[simpy.Event, None, None]:
         """The oldest step runs to its end.
@@ -260,15 +349,21 @@ class Replica:
         flushed = [] if transfers is None else transfers.flushed
         if offloading is not None and flushed and (ends := offloading.under_way(flushed)):
             yield simpy.AllOf(clock, ends)
-        if step.computes:
-            yield clock.at(clock.now + self.scheduler.oldest_duration_s)
+        if step.computes and self._pace is not None:
+            start_s = clock.now
+            yield self._pace.run(self)
+            self.busy_s += clock.now - start_s
+        elif step.computes:
+            duration_s = self.scheduler.oldest_duration_s
+            self.busy_s += duration_s
+            yield clock.at(clock.now + duration_s)
         if offloading is not None and transfers is not None:
             if ends := offloading.still_loading(step.names):
                 yield simpy.AllOf(clock, ends)
             offloading.begin(transfers.stores)
+        self.cache.at(clock.now)
         if step.computes:
             end_s = clock.now
-            self._tell_time()
             if self._end(*self.scheduler.end_step()):
                 yield clock.at(end_s)
         elif any(step.computes for step in self._steps) or step.is_early:
@@ -281,14 +376,10 @@ class Replica:
             # which is admitted next.)
             yield from self._sleep(num_calls)
 
-    def _tell_time(self) -> None:
-        if self.scheduler.misses is not None:
-            self.scheduler.misses.set_time(self._clock.now)
-
     def _follow_run(self) -> None:
         """After a run of steps without transfers as many are in flight as the scheduler says."""
         self._steps.clear()
-        self._steps.extend([_IN_FLIGHT] * self.scheduler.num_in_flight)
+        self._steps.extend([IN_FLIGHT] * self.scheduler.num_in_flight)
 
     def _sleep(self, num_calls: int) -> Generator[simpy.Event, None, None]:
         """Until somebody arrives or a transfer is done, after so many times that it was so."""
@@ -296,7 +387,14 @@ class Replica:
             return
         if self._woken.triggered:
             self._woken = self._clock.event()
+        if self._pace is None:
+            yield self._woken
+            return
+        self._pace.sleep(self)
         yield self._woken
+        boundary = self._pace.wake(self)
+        if boundary is not None:
+            yield boundary
 
     def _report_transfers(self) -> None:
         """Tell the scheduler which transfers are done."""
@@ -309,9 +407,11 @@ class Replica:
         """A step has ended now; whether somebody has waited for one of the finished requests."""
         self.end_s = now_s = self._clock.now
         for job in firsts:
-            record = self._tickets[job].record
-            if record.first_token_s is None:
-                record.first_token_s = now_s
+            ticket = self._tickets[job]
+            if ticket.record.first_token_s is None:
+                ticket.record.first_token_s = now_s
+            if ticket.watcher is not None:
+                ticket.watcher.first_token(now_s)
         waited = False
         for job in finished:
             ticket = self._tickets.pop(job)
@@ -319,6 +419,8 @@ class Replica:
             waited |= self._close(ticket)
         if now_s >= self._next_entry_s:
             self._note_state()
+        if self._observer is not None:
+            self._observer.after_step(self)
         return waited
 
     def _note_state(self) -> None:
@@ -347,7 +449,9 @@ class Replica:
         record.hit_tokens = hit.tokens
         record.full_hit_tokens = max(hit.tokens, hit.junction)
         record.misses = self._misses(job)
-        record.hit_ended, record.group_hit_tokens = self._why_no_longer(record, hit)
+        record.hit_ended, record.group_hit_tokens = why_no_longer(
+            self.cache, record.prompt_tokens, hit
+        )
 
     def _misses(self, job: Job) -> Misses | None:
         """Why its first admission found no more; None where that is not noted."""
@@ -355,18 +459,10 @@ class Replica:
         if ledger is None or found is None:
             return None
         numbers = found[:LOST_BY_GROUP].tolist()
-        return Misses(numbers, ledger.name(numbers[SHARED_WITH]), ledger.taker(numbers[TAKER]))
+        shared_with, taker = ledger.name(numbers[SHARED_WITH]), ledger.taker(numbers[TAKER])
+        return Misses(numbers, shared_with, taker, *ledger.by_group(found))
 
-    def _why_no_longer(self, record: RequestRecord, hit: Hit) -> tuple[str, tuple[int, ...] | None]:
-        """Why a hit ended where it did, and the reach of each group where they differ."""
-        cache = self.cache
-        if not cache.config.enable_caching:
-            return "caching is off", None
-        reach = cache.reach_by_group(hit)
-        most = (record.prompt_tokens - 1) // cache.alignment_tokens * cache.alignment_tokens
-        if hit.tokens >= most:
-            return "end of prompt", None
-        # The first group that can serve no more than the hit is the one that ended it.
-        group = min(range(len(reach)), key=lambda g: (reach[g] > hit.tokens, cache.asked_at[g]))
-        kind = "full attention" if cache.config.groups[group].kind == FULL else "sliding window"
-        return f"group {group} ({kind})", None if len(set(reach)) == 1 else reach
+
+def _trigger(event: simpy.Event) -> None:
+    if not event.triggered:
+        event.succeed()

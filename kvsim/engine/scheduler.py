@@ -38,6 +38,7 @@ from kvsim.engine.stepping import (
     SERIAL,
     SLOT,
     any_prefill,
+    decode_horizon,
     decode_run,
     draw_accepted,
     end_step,
@@ -46,7 +47,7 @@ from kvsim.engine.stepping import (
     step_duration,
 )
 from kvsim.offload.transfers import Connector
-from kvsim.times.step_time import StepTimeParams
+from kvsim.times.step_time import Floats, StepTimeParams, count_step
 from kvsim.workload.request import Request
 
 
@@ -146,14 +147,19 @@ class Scheduler(Admission):
         if num_requests <= 1 and self._profile.spares_lone_prefills:
             threshold = 0  # nobody else would have to wait
         defer_prefills = self._defers_prefills
+        if self.cache.has_states:
+            self.cache.begin_step()
         self._schedule_running(plan, threshold, defer_prefills)
         if not plan.preempted:
             blocked = self._admit(plan, threshold, defer_prefills)
             if blocked is not None and self._nothing_will_free:
                 self._give_up(blocked)
                 plan.stuck = blocked
+        if self.cache.has_states:
+            self._let_go_of_copies()
         if self.connector is not None:
             plan.transfers = self.connector.build([job.sequence for job, _ in self.scheduled()])
+        self.cache.check()
         plan.num_computing = launch(self.cache.arrays, batch, len(self.running))
         if self.config.prefill_schedule_interval > 1 and not defer_prefills:
             self._note_prefills(plan)
@@ -181,6 +187,12 @@ class Scheduler(Admission):
         batch.seconds[newest] = seconds
         return seconds
 
+    def count_step(self, params: StepTimeParams, row: Floats) -> None:
+        """Write what the step holds whose ``duration_s`` was asked for last; see `count_step`."""
+        batch = self._batch
+        num = int(np.count_nonzero(batch.scheduled[: len(self.running)]))
+        count_step(params, batch.packed[0], batch.packed[1], num, row)
+
     @property
     def oldest_duration_s(self) -> float:
         """Seconds that the oldest step in flight takes."""
@@ -203,6 +215,7 @@ class Scheduler(Admission):
         while self._held and self._held[0][0] <= processed:
             self.cache.give_back(self._held.popleft()[1])
         num_outcomes = end_step(self.cache.arrays, batch)
+        self.cache.check()
         return self._outcomes() if num_outcomes else ([], [])
 
     @property
@@ -220,6 +233,19 @@ class Scheduler(Admission):
             and not any_prefill(self.cache.arrays, self._batch, num)
         )
 
+    def decode_horizon(self, params: StepTimeParams, now_s: float, limit_s: float) -> float:
+        """When a run of decodes from now on would end if nobody came; ``now_s`` if not known.
+
+        Args:
+            params: what a step's time depends on.
+            now_s: as for `decode_run`.
+            limit_s: it ends with the first step that ends then or later.
+        """
+        if self.config.acceptance:
+            return now_s
+        batch, num = self._batch, len(self.running)
+        return float(decode_horizon(self.cache.arrays, params, batch, num, now_s, limit_s))
+
     def decode_run(
         self, params: StepTimeParams, now_s: float, until_s: float
     ) -> tuple[float, list[Job], list[Job]]:
@@ -234,6 +260,10 @@ class Scheduler(Admission):
             When the last step ends, ``now_s`` where none could be taken safely; the jobs whose
             first token that one made, and those it finished.
         """
+        if self.cache.has_states:
+            self.cache.begin_step()  # with room for what its steps copy
+        if self.misses is not None:
+            self.misses.make_room()
         end_s, num_outcomes = decode_run(
             self.cache.arrays,
             params,
@@ -243,6 +273,7 @@ class Scheduler(Admission):
             now_s,
             until_s,
         )
+        self.cache.check()
         firsts, finished = self._outcomes() if num_outcomes else ([], [])
         return end_s, firsts, finished
 
@@ -322,6 +353,16 @@ class Scheduler(Admission):
         else:
             planned = int(self._batch.meter[PLANNED])
             self._held.append((planned, self.cache.hold_back(sequence)))
+
+    def _let_go_of_copies(self) -> None:
+        """Blocks copied within the step are given back, now or when the step has ended."""
+        planned, processed = self._batch.meter[[PLANNED, PROCESSED]].tolist()
+        if self._defers_frees and planned + 1 > processed:
+            held = self.cache.hold_back_copies()
+            if len(held.ids):
+                self._held.append((planned + 1, held))
+        else:
+            self.cache.let_go_of_copies()
 
     # --- prompts now and then ---
 

@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import simpy
 
-from kvsim.cache.manager import CacheConfig, KVCache
+from kvsim.cache.config import CacheConfig
+from kvsim.cache.manager import KVCache
 from kvsim.cache.misses import MissLedger
+from kvsim.cache.spec import MAMBA
 from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
-from kvsim.engine.feeding import SessionFeeder
+from kvsim.engine.feeding import Server, SessionFeeder
 from kvsim.engine.jobs import SchedulerConfig
-from kvsim.engine.replica import Replica
+from kvsim.engine.replica import Observer, Pace, Replica
 from kvsim.engine.scheduler import Scheduler
-from kvsim.engine.tiers import make_tiers, tier_warnings
+from kvsim.engine.tiers import SharedTiers, Tiers, make_tiers, tier_warnings
 from kvsim.errors import Problems
 from kvsim.metrics.records import RequestLog, TimelineLog
 from kvsim.metrics.summary import RunCounters
+from kvsim.policies.finding import Chosen
+from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
 from kvsim.scenario import ConstantStepTime, RooflineStepTime, Scenario, TableStepTime
+from kvsim.scenario.files import chosen_policy
 from kvsim.scenario.keys import derive_blocks
+from kvsim.scenario.layout import step_layout
 from kvsim.scenario.rules import not_simulated
 from kvsim.times.constants import Constants, catalog_constants, constants_of
 from kvsim.times.fitted_range import range_warnings
 from kvsim.times.roofline import overrides, roofline
-from kvsim.times.step_time import StepTimeParams, constant_step_time, table_step_time
+from kvsim.times.step_time import (
+    StepTimeParams,
+    constant_step_time,
+    step_seconds,
+    table_step_time,
+)
 from kvsim.times.trust import Trust, trust_in_roofline
-from kvsim.times.work import Layout
 from kvsim.workload import open_workload
 from kvsim.workload.request import Workload
 from kvsim.workload.streams import stream
@@ -56,9 +66,16 @@ class Simulation:
     warnings: tuple[str, ...]
 
 
-def make_cache(scenario: Scenario) -> KVCache:
-    """An empty cache as the scenario describes it."""
+def make_cache(scenario: Scenario, log_entries: int = 0) -> KVCache:
+    """An empty cache as the scenario describes it; see `CacheConfig` for the log."""
     groups = tuple(group_spec(group) for group in scenario.model_spec.groups)
+    has_states = any(group.kind == MAMBA for group in groups)
+    free_queue: str | Chosen = scenario.free_queue
+    if isinstance(scenario.free_queue_setting, dict) or free_queue not in FREE_QUEUE_POLICIES:
+        free_queue = chosen_policy(scenario, "cache.free_queue")
+    retention = None
+    if scenario.cache.retention is not None:
+        retention = chosen_policy(scenario, "cache.retention")
     return KVCache(
         CacheConfig(
             num_blocks=derive_blocks(scenario).num_blocks,
@@ -70,7 +87,11 @@ def make_cache(scenario: Scenario) -> KVCache:
             use_eagle=scenario.drops_lookahead_block,
             key_lookahead_tokens=scenario.key_lookahead_tokens,
             profile=scenario.engine.profile,
-            free_queue=scenario.free_queue,
+            free_queue=free_queue,
+            retention=retention,
+            prefix_match_unit=scenario.engine.prefix_match_unit if has_states else None,
+            context_parallel=scenario.node.decode_context_parallel,
+            log_entries=log_entries,
         )
     )
 
@@ -124,10 +145,24 @@ def make_step_time(scenario: Scenario) -> StepTimeParams:
     )
 
 
-def step_layout(scenario: Scenario) -> Layout:
-    """How GPUs share the model, and the drafts that a decode checks."""
-    speculative = scenario.engine.speculative
-    return Layout(scenario.num_ranks, draft_tokens=0 if speculative is None else speculative.tokens)
+def tell_costs(cache: KVCache, params: StepTimeParams) -> None:
+    """Tell the order of the free queue what a prefix costs: a straight line and a square.
+
+    They meet the step time of two chunks of the most tokens a step can hold, one at the start of a
+    sequence and one at the end of the longest.
+    """
+    if cache.order is None:
+        return
+    chunk = min(cache.config.max_in_flight_tokens, cache.config.max_model_len)
+    last = max(chunk, cache.config.max_model_len - chunk)
+    tokens = np.array([chunk], dtype=np.int64)
+    first_s, last_s = (
+        float(step_seconds(params, tokens, np.array([context], dtype=np.int64), 1))
+        for context in (0, last)
+    )
+    # A chunk of c tokens behind p takes c * linear + c * (c + 2 * p) * square.
+    square_s = max(0.0, last_s - first_s) / (2 * chunk * last)
+    cache.order.computes_in(max(first_s / chunk - chunk * square_s, 0.0), square_s)
 
 
 def trust_in_step_times(scenario: Scenario) -> Trust:
@@ -189,13 +224,16 @@ def _table_warnings(params: StepTimeParams) -> tuple[str, ...]:
     )
 
 
-def _forgotten(misses: MissLedger | None) -> tuple[str, ...]:
-    """Evictions of which only the later ones are remembered."""
-    if misses is None or not misses.num_forgotten:
+def forgotten_evictions(engines: Iterable[Engine]) -> tuple[str, ...]:
+    """That only the later evictions are remembered, where that is so."""
+    ledgers = [engine.replica.scheduler.misses for engine in engines]
+    num = sum(ledger.num_forgotten for ledger in ledgers if ledger is not None)
+    if not num:
         return ()
     return (
-        f"{misses.num_forgotten:,} evicted blocks are remembered no longer: tokens missed for want "
-        "of them stand under evicted_earlier, or not_retained in a window group.",
+        f"{num:,} evicted blocks are remembered no longer: tokens missed for want of them stand "
+        "under evicted_earlier, or where windows or states are kept here and there under "
+        "not_retained or no_state.",
     )
 
 
@@ -218,49 +256,54 @@ def simulate(
     if refused := [str(problem) for problem in not_simulated(scenario)]:
         raise Problems(f"scenario {scenario.name}", refused)
     workload = open_workload(scenario.workload, scenario.scheduler_block_tokens, scenario.seed)
-    cache = make_cache(scenario)
     clock = Clock()
     step_time = make_step_time(scenario)
-    tiers = make_tiers(scenario, clock, cache, step_time)
-    misses = None
-    if scenario.output.reasons and scenario.cache.enable_prefix_caching:
-        misses = MissLedger(cache, workload.block_tokens)
-    scheduler = Scheduler(
-        cache,
-        scheduler_config(scenario, cache.config.num_blocks),
-        None if tiers is None else tiers.offloading.connector,
-        misses,
-    )
     requests, timeline = RequestLog(), TimelineLog()
-    replica = Replica(
+    engine = make_engine(
+        scenario,
         clock,
-        scheduler,
         step_time,
         requests,
-        timeline,
-        timeline_interval_s=scenario.output.timeline_interval_s,
+        timeline=timeline,
         one_by_one=one_by_one,
-        offloading=None if tiers is None else tiers.offloading,
+        coarse_tokens=workload.block_tokens,
     )
     told = on_progress or (lambda share: None)
-    if workload.sessions is not None:
-        SessionFeeder(clock, workload, replica, told)
-    else:
-        feeder = _one_after_another if workload.concurrency else _by_arrival_time
-        clock.process(feeder(clock, workload, replica, told))
+    feed(clock, workload, engine.replica, told)
     clock.run()
     told(1.0)
-    if replica.num_refused == len(requests):
-        reason = requests.first_refusal()
-        raise Problems(
-            f"scenario {scenario.name}",
-            [f"workload: none of its {len(requests)} requests can run. The first one {reason}."],
-        )
-    counters = scheduler.counters
+    check_some_ran(scenario, requests, engine.replica.num_refused)
     return Simulation(
         requests,
         timeline,
-        RunCounters(
+        replace(engine.counters(), missed_by_group=requests.missed_by_group()),
+        (
+            *run_warnings(scenario, workload, step_time),
+            *engine.replica.cache.notes,
+            *forgotten_evictions([engine]),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One replica with its cache and tiers.
+
+    Attributes:
+        replica: the process.
+        tiers: beyond the GPU's memory; None without.
+        timeline: of its pool.
+    """
+
+    replica: Replica
+    tiers: Tiers | None
+    timeline: TimelineLog
+
+    def counters(self, since_s: float = 0.0) -> RunCounters:
+        """What it has counted so far, from the start of its clock."""
+        scheduler, cache, tiers = self.replica.scheduler, self.replica.cache, self.tiers
+        counters = scheduler.counters
+        return RunCounters(
             num_blocks=cache.config.num_blocks,
             num_steps=scheduler.num_steps,
             scheduled_tokens=scheduler.num_scheduled_tokens,
@@ -273,24 +316,111 @@ def simulate(
             external_queried_tokens=0 if tiers is None else tiers.num_queried_tokens,
             external_hit_tokens=0 if tiers is None else tiers.num_hit_tokens,
             evicted_by_group=cache.num_evicted_by_group,
-            missed_by_group=None if misses is None else misses.by_group(),
-            simulated_s=replica.end_s,
-            tiers=() if tiers is None else tiers.figures(replica.end_s),
-        ),
-        (
-            *workload.warnings,
-            *tier_warnings(scenario),
-            *_table_warnings(step_time),
-            *_forgotten(misses),
-        ),
+            simulated_s=self.replica.end_s,
+            tiers=() if tiers is None else tiers.figures(self.replica.end_s - since_s),
+        )
+
+
+def make_engine(
+    scenario: Scenario,
+    clock: Clock,
+    step_time: StepTimeParams,
+    requests: RequestLog,
+    *,
+    timeline: TimelineLog | None = None,
+    log_entries: int = 0,
+    one_by_one: bool = False,
+    number: int | None = None,
+    pace: Pace | None = None,
+    observer: Observer | None = None,
+    connect: Callable[[KVCache], Tiers] | None = None,
+    shared: SharedTiers | None = None,
+    coarse_tokens: int | None = None,
+) -> Engine:
+    """A replica as a scenario describes one, with a cold cache.
+
+    Args:
+        scenario: one without variants.
+        clock: the simulation's.
+        step_time: what a step's time depends on.
+        requests: where ended requests are entered.
+        timeline: where the state of the pool is entered; None makes one.
+        log_entries: of the log of its cache; 0 for none.
+        one_by_one: an event for every step.
+        number: of several replicas which one it is.
+        pace: lets its steps begin and end together with those of others.
+        observer: looks at it before and after steps.
+        shared: tiers that it uses together with others.
+        coarse_tokens: that an id of the trace stands for; None where content is exact.
+        connect: makes what its connector goes to, in place of the scenario's tiers.
+    """
+    cache = make_cache(scenario, log_entries)
+    tell_costs(cache, step_time)
+    if connect is None:
+        tiers = make_tiers(scenario, clock, cache, step_time, shared)
+    else:
+        tiers = connect(cache)
+    misses = None
+    if scenario.output.reasons and scenario.cache.enable_prefix_caching:
+        misses = MissLedger(cache, coarse_tokens)
+    scheduler = Scheduler(
+        cache,
+        scheduler_config(scenario, cache.config.num_blocks),
+        None if tiers is None else tiers.offloading.connector,
+        misses,
     )
+    timeline = TimelineLog() if timeline is None else timeline
+    replica = Replica(
+        clock,
+        scheduler,
+        step_time,
+        requests,
+        timeline,
+        timeline_interval_s=scenario.output.timeline_interval_s,
+        one_by_one=one_by_one,
+        offloading=None if tiers is None else tiers.offloading,
+        number=number,
+        pace=pace,
+        observer=observer,
+    )
+    return Engine(replica, tiers, timeline)
+
+
+def feed(clock: Clock, workload: Workload, server: Server, told: Callable[[float], None]) -> None:
+    """Let the requests of a workload arrive at a replica, or at whoever takes them for several."""
+    if workload.sessions is not None:
+        SessionFeeder(clock, workload, server, told)
+    else:
+        feeder = _one_after_another if workload.concurrency else _by_arrival_time
+        clock.process(feeder(clock, workload, server, told))
+
+
+def check_some_ran(scenario: Scenario, requests: RequestLog, num_refused: int) -> None:
+    """Refuse a run in which nothing ran.
+
+    Raises:
+        Problems: all requests were refused; says why the first one was.
+    """
+    if num_refused == len(requests):
+        reason = requests.first_refusal()
+        raise Problems(
+            f"scenario {scenario.name}",
+            [f"workload: none of its {len(requests)} requests can run. The first one {reason}."],
+        )
+
+
+def run_warnings(
+    scenario: Scenario, workload: Workload, step_time: StepTimeParams
+) -> tuple[str, ...]:
+    """What a run cannot show."""
+    return (*workload.warnings, *tier_warnings(scenario), *_table_warnings(step_time))
 
 
 _PROGRESS_EVERY = 64  # arrivals
 
 
 def _by_arrival_time(
-    clock: Clock, workload: Workload, replica: Replica, told: Callable[[float], None]
+    clock: Clock, workload: Workload, server: Server, told: Callable[[float], None]
 ) -> Generator[simpy.Event, None, None]:
     """Requests arrive when the workload says, before anything else of that moment."""
     for number, request in enumerate(workload.requests):
@@ -298,11 +428,11 @@ def _by_arrival_time(
             yield clock.at(request.arrival_s, before_others=True)
         if number % _PROGRESS_EVERY == 0:
             told(workload.share_read())
-        replica.submit(request)
+        server.submit(request)
 
 
 def _one_after_another(
-    clock: Clock, workload: Workload, replica: Replica, told: Callable[[float], None]
+    clock: Clock, workload: Workload, server: Server, told: Callable[[float], None]
 ) -> Generator[simpy.Event, None, None]:
     """A request arrives when one of those before it has ended, so that ``concurrency`` run."""
     under_way: list[simpy.Event] = []
@@ -314,4 +444,4 @@ def _one_after_another(
             told(workload.share_read())
         done = clock.event()
         under_way.append(done)
-        replica.submit(request, done)
+        server.submit(request, done)

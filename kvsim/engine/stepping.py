@@ -15,10 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.cache.block_pool import FREE
+from kvsim.cache.block_pool import FREE, NOTED, log_fills, stamp, tell_time
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import (
     NOT_FIRST,
+    NUM_ARRAYS,
     TAKEN,
     Arrays,
     allocate,
@@ -26,7 +27,10 @@ from kvsim.cache.coordinator import (
     cache_up_to,
     extend,
 )
-from kvsim.cache.ledger import has_room, set_time
+from kvsim.cache.ledger import has_room
+from kvsim.cache.state_blocks import allocate_hybrid
+from kvsim.cache.state_entry import cache_hybrid, next_chunk
+from kvsim.cache.state_tables import begin_step, let_go_of_copies
 from kvsim.jit import njit
 from kvsim.times.step_time import StepTimeParams, step_seconds
 
@@ -42,8 +46,8 @@ COMPUTED, FIRST_TOKEN, FINISHED, GONE = 0, 1, 2, 4
 BUDGET, NUM_STEPS, NUM_TOKENS, OLDEST, IN_FLIGHT, PLANNED, PROCESSED, METER_SIZE = range(8)
 
 # Entries of `Batch.settings`: steps in flight at most; tokens of a step; draft tokens a request and
-# step, and the key of their random numbers.
-DEPTH, MOST_TOKENS, NUM_DRAFTS, DRAW_KEY = range(4)
+# step, and the key of their random numbers; tokens of a chunk of a prompt.
+DEPTH, MOST_TOKENS, NUM_DRAFTS, DRAW_KEY, MOST_CHUNK = range(5)
 
 # Rows of a step in flight: the slot of each request and the serial number of its stay there, tokens
 # computed, how many of these are drafts, whether it makes a token, and how many drafts are accepted
@@ -63,7 +67,7 @@ class Batch(NamedTuple):
         drafts: int64, how many of its scheduled tokens are drafts.
         outcomes: int64, what became of each request of the step that was processed last.
         meter: int64 [`METER_SIZE`].
-        settings: int64 [4].
+        settings: int64 [5].
         packed: int64 [2, requests], scratch: scheduled and contexts of those that compute.
         flights: int64 [`MAX_DEPTH`, `FLIGHT_ROWS`, requests].
         seconds: float64 [`MAX_DEPTH`], how long each step in flight takes.
@@ -90,6 +94,7 @@ def make_batch(
     max_num_batched_tokens: int,
     acceptance: tuple[float, ...],
     draw_key: int,
+    most_chunk: int,
 ) -> Batch:
     """Room for ``max_num_seqs`` running requests.
 
@@ -100,6 +105,7 @@ def make_batch(
         acceptance: the chance of each draft token where those before it are accepted; empty for no
             drafts.
         draw_key: what the draws of accepted drafts depend on, below 2**63.
+        most_chunk: tokens of a chunk of a prompt.
     """
     slots, scheduled, contexts, drafts, outcomes = np.zeros((5, max_num_seqs), dtype=np.int64)
     return Batch(
@@ -109,7 +115,9 @@ def make_batch(
         drafts,
         outcomes,
         np.zeros(METER_SIZE, dtype=np.int64),
-        np.array([depth, max_num_batched_tokens, len(acceptance), draw_key], dtype=np.int64),
+        np.array(
+            [depth, max_num_batched_tokens, len(acceptance), draw_key, most_chunk], dtype=np.int64
+        ),
         np.zeros((2, max_num_seqs), dtype=np.int64),
         np.zeros((MAX_DEPTH, FLIGHT_ROWS, max_num_seqs), dtype=np.int64),
         np.zeros(MAX_DEPTH),
@@ -164,7 +172,15 @@ def schedule_running(
         if num_new <= 0:
             continue
         lookahead = batch.settings[NUM_DRAFTS]
-        if allocate(arrays, batch.slots[i], num_new, NOT_FIRST, lookahead, False, 0, 0) != TAKEN:
+        slot = batch.slots[i]
+        if len(arrays) == NUM_ARRAYS:
+            answer = allocate(arrays, slot, num_new, NOT_FIRST, lookahead, False, 0, 0)
+        else:
+            num_new = next_chunk(arrays, slot, num_new, batch.settings[MOST_CHUNK])
+            if num_new <= 0:
+                continue
+            answer = allocate_hybrid(arrays, slot, num_new, NOT_FIRST, lookahead, False, 0, 0)
+        if answer != TAKEN:
             return i
         batch.scheduled[i] = num_new
         batch.meter[BUDGET] -= num_new
@@ -296,7 +312,11 @@ def end_step(arrays: Arrays, batch: Batch) -> int:
         else:
             sequence.drafts = batch.settings[NUM_DRAFTS]
         if core.rules[0].caching != 0 and (overlapping or drafts > 0):
-            cache_up_to(arrays, slot, sequence.num_computed - sequence.placeholders)
+            known = sequence.num_computed - sequence.placeholders
+            if len(arrays) == NUM_ARRAYS:
+                cache_up_to(arrays, slot, known)
+            else:
+                cache_hybrid(arrays, slot, known, sequence.num_computed)
         if end >= sequence.end_tokens:
             outcome |= FINISHED
         batch.outcomes[i] = outcome
@@ -315,6 +335,54 @@ def any_prefill(arrays: Arrays, batch: Batch, num_running: int) -> bool:
         if behind or sequence.num_tokens == sequence.num_prompt:
             return True
     return False
+
+
+@njit
+def decode_horizon(
+    arrays: Arrays,
+    params: StepTimeParams,
+    batch: Batch,
+    num_running: int,
+    now_s: float,
+    limit_s: float,
+) -> float:
+    """When a ``decode_run`` from now on would end if nobody came; nothing is changed.
+
+    It ends at the first finished request, at the first end of a step at or after ``limit_s``, or
+    where room could run short. Without draft tokens: how many are accepted is seen when steps are
+    taken.
+
+    Returns:
+        The time, the very one at which that step will end; ``now_s`` where no step can be taken.
+    """
+    core = assemble(arrays)
+    settings, meter = batch.settings, batch.meter
+    num_steps = np.int64(1) << 40
+    for i in range(num_running):
+        sequence = core.tables.sequences[batch.slots[i]]
+        num_steps = min(num_steps, sequence.end_tokens - sequence.num_tokens)
+        batch.packed[0, i] = 1
+        batch.packed[1, i] = sequence.num_computed
+    most_blocks = num_running * len(core.tables.groups)
+    free = core.pool.totals[FREE]
+    ahead = meter[IN_FLIGHT]
+    for step in range(num_steps):
+        # Before a step runs, so many are planned that all that may be are in flight behind it.
+        planned = step + settings[DEPTH] - ahead - 1
+        taken = 0
+        for group in core.tables.groups:
+            taken += num_running * (planned // group.block_size + min(planned, 1))
+        if free - taken < most_blocks:
+            return now_s
+        if step < ahead:
+            now_s += batch.seconds[(meter[OLDEST] + step) % settings[DEPTH]]
+        else:
+            now_s += step_seconds(params, batch.packed[0], batch.packed[1], num_running)
+            for i in range(num_running):
+                batch.packed[1, i] += 1
+        if now_s >= limit_s:
+            break
+    return now_s
 
 
 @njit
@@ -342,15 +410,22 @@ def decode_run(
     most_blocks = 0
     for group in core.tables.groups:
         most_blocks += num_running * -(-growth // group.block_size)
+        if group.states != 0:  # a copy and a checkpoint besides
+            most_blocks += num_running * (2 + group.num_drafts)
     num_outcomes = 0
-    ledger = core.pool.ledger
-    is_noted = len(ledger.uses) > 0
+    noted = core.pool.totals[NOTED]
     while num_outcomes == 0:
         while meter[IN_FLIGHT] < settings[DEPTH]:
-            if core.pool.totals[FREE] < most_blocks or is_noted and not has_room(ledger):
+            if core.pool.totals[FREE] < most_blocks:
+                return now_s, 0
+            if noted != 0 and not has_room(noted):
                 return now_s, 0
             meter[BUDGET] = settings[MOST_TOKENS]
+            if len(arrays) > NUM_ARRAYS:
+                begin_step(core.states)
             schedule_running(arrays, batch, 0, num_running, 0, max_model_len, False)
+            if len(arrays) > NUM_ARRAYS:
+                let_go_of_copies(core.pool, core.states, core.tables.groups)
             place = (meter[OLDEST] + meter[IN_FLIGHT]) % settings[DEPTH]
             if launch(arrays, batch, num_running) == 0:
                 break
@@ -358,9 +433,9 @@ def decode_run(
         if meter[IN_FLIGHT] == 0:
             return now_s, 0
         now_s += batch.seconds[meter[OLDEST]]
-        if is_noted:
-            set_time(ledger, now_s)
         num_outcomes = end_step(arrays, batch)
-        if now_s >= until_s:
+        stamp(core.pool.totals, int(now_s * 1e9))
+        tell_time(core.pool, now_s)
+        if now_s >= until_s or log_fills(core.pool.totals):
             break
     return now_s, num_outcomes

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from kvsim.cache.manager import KVCache
 from kvsim.capacity.sizes import ASSUMED_BLOCK_BYTES
+from kvsim.catalog import LinkSpec
+from kvsim.engine.carrying import Carrier
 from kvsim.engine.clock import Clock
 from kvsim.engine.link import Link
 from kvsim.engine.offloading import Offloading, utilization_in_all
@@ -17,6 +19,7 @@ from kvsim.offload.disk import DiskConnector
 from kvsim.offload.mooncake import MooncakeConnector, MooncakeStore
 from kvsim.policies.chunks import chunk_bytes, num_chunks_in
 from kvsim.scenario import CpuOffload, MooncakeOffload, Scenario
+from kvsim.scenario.files import chosen_policy
 from kvsim.scenario.offload import link_spec
 from kvsim.times.step_time import StepTimeParams
 
@@ -24,7 +27,9 @@ from kvsim.times.step_time import StepTimeParams
 class Tiers(Protocol):
     """The tiers of one replica."""
 
-    offloading: Offloading
+    @property
+    def offloading(self) -> Carrier:
+        """Carries what goes to them and comes from them."""
 
     @property
     def num_queried_tokens(self) -> int:
@@ -38,14 +43,51 @@ class Tiers(Protocol):
         """The tiers at the end of a run of so many seconds, the one next to the device first."""
 
 
+class SharedTiers:
+    """What several replicas use together: made by the first of them, found by the others.
+
+    Attributes:
+        cpu: the tier in the memory of a node; None before, and where each rank has its own.
+        store: the store of a fleet, likewise.
+        link: a node's link to either, where there is one for the node; None before.
+    """
+
+    def __init__(self, store: MooncakeStore | None = None) -> None:
+        """Without anything, or with the store of the fleet that a node belongs to."""
+        self.cpu: ChunkTier | None = None
+        self.store = store
+        self.link: Link | None = None
+
+    def link_of(self, clock: Clock, spec: LinkSpec) -> Link:
+        """The node's link where there is one for the node; else one of a rank's own."""
+        if spec.span != "node":
+            return Link(clock, spec)
+        if self.link is None:
+            self.link = Link(clock, spec)
+        return self.link
+
+
 def make_tiers(
-    scenario: Scenario, clock: Clock, cache: KVCache, step_time: StepTimeParams
+    scenario: Scenario,
+    clock: Clock,
+    cache: KVCache,
+    step_time: StepTimeParams,
+    shared: SharedTiers | None = None,
 ) -> Tiers | None:
-    """The tiers a scenario describes, with their links; None where it has none."""
+    """The tiers a scenario describes, with their links; None where it has none.
+
+    Args:
+        scenario: what they are like.
+        clock: the simulation's.
+        cache: of the replica.
+        step_time: of the replica, for the time that computing again would take.
+        shared: what it uses together with others; None for a replica alone.
+    """
+    shared = SharedTiers() if shared is None else shared
     if isinstance(scenario.offload, CpuOffload):
-        return _CpuTiers(scenario, scenario.offload, clock, cache, step_time)
+        return _CpuTiers(scenario, scenario.offload, clock, cache, step_time, shared)
     if isinstance(scenario.offload, MooncakeOffload):
-        return _StoreTier(scenario, scenario.offload, clock, cache, step_time)
+        return _StoreTier(scenario, scenario.offload, clock, cache, step_time, shared)
     return None
 
 
@@ -76,19 +118,24 @@ class _CpuTiers:
         clock: Clock,
         cache: KVCache,
         step_time: StepTimeParams,
+        shared: SharedTiers,
     ) -> None:
         sizes = scenario.tier_block_sizes
         self._chunk_bytes = chunk_bytes(sizes.pool_bytes, written.blocks_per_chunk, 1)
-        self._tier = ChunkTier(
+        self._is_first = shared.cpu is None  # what is told of the tier is told once
+        self._tier = shared.cpu or ChunkTier(
             written.num_chunks or num_chunks_in(written.capacity, self._chunk_bytes),
-            written.eviction,
+            chosen_policy(scenario, "offload.eviction"),
         )
+        if written.shared_by == "node":
+            shared.cpu = self._tier
         self._blocks_per_chunk = written.blocks_per_chunk
         self._group_bytes = sizes.group_bytes
         self._disk_link: Link | None = None
         chunks: dict[str, Any] = {
             "blocks_per_chunk": written.blocks_per_chunk,
             "prompt_only": written.prompt_only,
+            "retention_interval": written.retention_interval,
         }
         below = written.below
         if below is None:
@@ -100,7 +147,7 @@ class _CpuTiers:
         self.offloading = Offloading(
             clock,
             self._connector,
-            Link(clock, link_spec(written.link, written.link_efficiency)),
+            shared.link_of(clock, link_spec(written.link, written.link_efficiency)),
             sizes,
             step_time,
             name="cpu",
@@ -120,12 +167,13 @@ class _CpuTiers:
 
     def figures(self, simulated_s: float) -> tuple[TierFigures, ...]:
         tier = self._tier
+        own = int(self._is_first)
         cpu = self.offloading.figures(
             source="cpu",
-            chunks_evicted=tier.num_evicted,
-            stores_refused=tier.num_refused,
-            num_chunks=tier.num_chunks,
-            num_used_max=tier.num_used_max,
+            chunks_evicted=own * tier.num_evicted,
+            stores_refused=own * tier.num_refused,
+            num_chunks=own * tier.num_chunks,
+            num_used_max=own * tier.num_used_max,
             chunk_bytes=self._chunk_bytes,
             simulated_s=simulated_s,
         )
@@ -160,7 +208,7 @@ class _CpuTiers:
 
 
 class _StoreTier:
-    """The Mooncake store, as one node uses it."""
+    """The Mooncake store, as one replica uses it."""
 
     def __init__(
         self,
@@ -169,15 +217,20 @@ class _StoreTier:
         clock: Clock,
         cache: KVCache,
         step_time: StepTimeParams,
+        shared: SharedTiers,
     ) -> None:
         sizes = scenario.tier_block_sizes
         self._unit_bytes = chunk_bytes(sizes.pool_bytes, 1, 1)
-        self._store = MooncakeStore(num_chunks_in(written.capacity, self._unit_bytes))
+        self._is_first = shared.store is None
+        self._store = shared.store or MooncakeStore(
+            num_chunks_in(written.capacity, self._unit_bytes)
+        )
+        shared.store = self._store
         self._connector = MooncakeConnector(cache, self._store)
         self.offloading = Offloading(
             clock,
             self._connector,
-            Link(clock, link_spec(written.link, written.link_efficiency)),
+            shared.link_of(clock, link_spec(written.link, written.link_efficiency)),
             sizes,
             step_time,
             name="mooncake",
@@ -195,13 +248,13 @@ class _StoreTier:
         return self._connector.external_hits
 
     def figures(self, simulated_s: float) -> tuple[TierFigures, ...]:
-        store = self._store
+        store, own = self._store, int(self._is_first)
         figures = self.offloading.figures(
             source="remote",
-            chunks_evicted=store.num_evicted,
+            chunks_evicted=own * store.num_evicted,
             stores_refused=0,  # whatever is in use, something can leave: there are no leases
-            num_chunks=store.num_units,
-            num_used_max=store.num_used_max,
+            num_chunks=own * store.num_units,
+            num_used_max=own * store.num_used_max,
             chunk_bytes=self._unit_bytes,
             simulated_s=simulated_s,
         )

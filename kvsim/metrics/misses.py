@@ -22,9 +22,12 @@ MISS_REASONS: dict[str, str] = {
     "look_ahead": "in the look-ahead block that EAGLE or MTP drops",
     "not_retained": "a window group had not kept the run of blocks it resumes from there: no "
     "boundary, and not at the retention interval",
+    "no_state": "the model's states (Mamba, linear attention) were not kept there: no chunk ended "
+    "there, or not at the retention interval",
     "evicted_by_prompt": "evicted to compute a prompt",
     "evicted_by_answer": "evicted to hold an answer",
     "evicted_by_window": "evicted for blocks of a sliding-window group, of a prompt or an answer",
+    "evicted_by_state": "evicted to hold states of a request",
     "evicted_by_recompute": "evicted for a request that computes again what it lost by preemption",
     "evicted_earlier": "evicted so long ago that it is not remembered for whom",
 }
@@ -45,9 +48,10 @@ MISS_COLUMNS: dict[str, str] = {
         for reason, text in MISS_REASONS.items()
     },
     "kept_hit_tokens": "what would have been found, had nothing been evicted",
-    "best_hit_tokens": "the same, had every window run been kept as well",
+    "best_hit_tokens": "the same, had every window run and every state been kept as well",
     "shared_with": "the request admitted before that had most of the prompt, the last of them",
-    "not_retained_group": "the first KV cache group that lacked a run that was not retained",
+    "not_retained_group": "the first KV cache group that lacked a run, or a state, that was not "
+    "retained",
     "evicted_group": "the KV cache group in which the hit ended at a block that had been evicted",
     "evicted_s": "when that block was evicted",
     "unused_since_s": "when its last holder had given it back",
@@ -85,11 +89,15 @@ class Misses:
         numbers: in the order of `MISS_NUMBERS`; -1 for what does not exist from `shared_with` on.
         shared_with: as in `MISS_COLUMNS`.
         evicted_for: as in `MISS_COLUMNS`.
+        not_retained_by_group: tokens `not_retained` or `no_state`, by KV cache group.
+        evicted_by_group: tokens evicted.
     """
 
     numbers: Sequence[int]
     shared_with: str | None = None
     evicted_for: str | None = None
+    not_retained_by_group: Sequence[int] = ()
+    evicted_by_group: Sequence[int] = ()
 
 
 class MissLog:
@@ -101,6 +109,7 @@ class MissLog:
         self._numbers = array("q")
         self._shared_with: list[str | None] = []
         self._evicted_for: list[str | None] = []
+        self._by_group: dict[str, list[int]] | None = None
 
     def add(self, misses: Misses | None) -> None:
         """Another request; None where nothing was noted."""
@@ -111,6 +120,16 @@ class MissLog:
         self._numbers.extend(misses.numbers)
         self._shared_with.append(misses.shared_with)
         self._evicted_for.append(misses.evicted_for)
+        lost = {"not_retained": misses.not_retained_by_group, "evicted": misses.evicted_by_group}
+        if self._by_group is None:
+            self._by_group = {name: [0] * len(tokens) for name, tokens in lost.items()}
+        for name, tokens in lost.items():
+            summed = zip(self._by_group[name], tokens, strict=True)
+            self._by_group[name] = [a + b for a, b in summed]
+
+    def by_group(self) -> dict[str, list[int]] | None:
+        """Tokens `not_retained` (states too) and `evicted` by group; None where none are noted."""
+        return self._by_group
 
     def columns(self) -> dict[str, Any]:
         """The columns of `MISS_COLUMNS`, a row a request."""

@@ -41,6 +41,14 @@ REQUEST_COLUMNS: dict[str, str] = {
 """Columns of `requests.parquet` in their order, each with its meaning (times in s, sizes in
 tokens)."""
 
+FLEET_COLUMNS: dict[str, str] = {
+    "replica": "number of the replica that ran it last, as in the summary; null for none",
+    "resent": "times it was sent again because its replica was lost",
+    "cached_elsewhere_tokens": "tokens of its prompt that another replica had cached when it was "
+    "routed, beyond what its own had",
+}
+"""Further columns of a fleet's `requests.parquet`."""
+
 TIMELINE_COLUMNS: dict[str, str] = {
     "time_s": "moment on the clock of the run",
     "used_blocks": "blocks that a request refers to",
@@ -83,6 +91,9 @@ class RequestRecord:
         refused: why it never ran.
         external_hit_tokens: tokens beyond the hit that were loaded from a tier, then.
         misses: why no more was found, then; None where that is not noted.
+        replica: of a fleet, the one that has it.
+        resent: times it was sent again because its replica was lost.
+        cached_elsewhere_tokens: see `FLEET_COLUMNS`.
     """
 
     order: int
@@ -101,6 +112,16 @@ class RequestRecord:
     refused: str | None = None
     external_hit_tokens: int | None = None
     misses: Misses | None = None
+    replica: int | None = None
+    resent: int = 0
+    cached_elsewhere_tokens: int = 0
+
+    def begin_again(self) -> None:
+        """It is sent again: what its lost replica did counts for nothing but its first token."""
+        self.admitted_s = self.end_s = self.hit_tokens = self.full_hit_tokens = None
+        self.group_hit_tokens = self.hit_ended = self.external_hit_tokens = self.replica = None
+        self.misses = None
+        self.resent += 1
 
 
 class RequestLog:
@@ -140,8 +161,16 @@ class RequestLog:
         """Why the first refused request was refused, None where none was."""
         return next((reason for reason in self._refused if reason is not None), None)
 
-    def frame(self) -> pd.DataFrame:
-        """A row a request in order of arrival, with the columns of `REQUEST_COLUMNS`."""
+    def missed_by_group(self) -> dict[str, list[int]] | None:
+        """Missed tokens by KV cache group, see `MissLog.by_group`."""
+        return self._misses.by_group()
+
+    def frame(self, *, fleet: bool = False) -> pd.DataFrame:
+        """A row a request in order of arrival, with the columns of `REQUEST_COLUMNS`.
+
+        Args:
+            fleet: with those of `FLEET_COLUMNS` as well.
+        """
         import numpy as np
         import pandas as pd
 
@@ -171,6 +200,10 @@ class RequestLog:
             "external_hit_tokens": _nullable(counts["external_hit_tokens"]),
             **self._misses.columns(),
         }
+        if fleet:
+            columns["replica"] = _nullable(counts["replica"])
+            columns["resent"] = counts["resent"]
+            columns["cached_elsewhere_tokens"] = counts["cached_elsewhere_tokens"]
         frame = pd.DataFrame(columns)
         return frame.iloc[by_arrival].reset_index(drop=True)
 
@@ -210,6 +243,14 @@ class TimelineLog:
         self._utilization.extend(math.nan if share is None else share for share in utilization)
         self._group_cached_blocks.append(list(group_cached_blocks))
 
+    def used_blocks(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Moments in s, and the blocks in use from each on."""
+        import numpy as np
+
+        num_counts = len(TIMELINE_COLUMNS) - len(NO_UTILIZATION) - 2
+        counts = np.array(self._counts, dtype=np.int64).reshape(-1, num_counts)
+        return np.array(self._times_s), counts[:, 0]
+
     def frame(self) -> pd.DataFrame:
         """A row a moment, with the columns of `TIMELINE_COLUMNS`."""
         import numpy as np
@@ -225,6 +266,15 @@ class TimelineLog:
         return pd.DataFrame(columns)
 
 
+def fleet_timeline(timelines: Sequence[tuple[int, TimelineLog]]) -> pd.DataFrame:
+    """The moments of several replicas in order of time, with a column `replica`."""
+    import pandas as pd
+
+    frames = [log.frame().assign(replica=number) for number, log in timelines]
+    together: pd.DataFrame = pd.concat(frames, ignore_index=True)
+    return together.sort_values("time_s", kind="stable", ignore_index=True)
+
+
 _NO_COUNT = -1
 _INTEGERS = (
     "order",
@@ -234,6 +284,9 @@ _INTEGERS = (
     "full_hit_tokens",
     "preemptions",
     "external_hit_tokens",
+    "replica",
+    "resent",
+    "cached_elsewhere_tokens",
 )
 _TIMES = ("arrival_s", "admitted_s", "first_token_s", "end_s")
 

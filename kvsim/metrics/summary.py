@@ -24,8 +24,8 @@ SUMMARY_KEYS: dict[str, str] = {
     "missed_tokens": "prompt tokens not found at first admission by reason (`kvsim describe "
     "reasons`): they sum to queried_tokens - hit_tokens, less what was loaded from a tier "
     "(releases that count every lookup have queried more); null where no reasons are noted",
-    "missed_by_group": "of these `not_retained` and `evicted`: by KV cache group, those that its "
-    "lookup stopped short of; null likewise",
+    "missed_by_group": "of these `not_retained` (with `no_state`) and `evicted`: by KV cache "
+    "group, those that its lookup stopped short of; null likewise",
     "evicted_after_s": "last use to eviction of the tokens that were evicted, the mean of each "
     "request, in s: `mean`, `p50`, `p90`, `p99`; null likewise",
     "num_requests": "requests that were not refused",
@@ -67,6 +67,9 @@ SUMMARY_KEYS: dict[str, str] = {
     "step_times": "who answered how long steps take (`provider`), and how far `ttft` and `tpot` "
     "were off for measured `set_ups` like this one: `error`, the median of |predicted / measured "
     "- 1|, and what is `near` in them; null where none was measured; `says` in words",
+    "ceiling": "with `kvsim run --ceiling`: token hit rates that no policy can exceed, `infinite` "
+    "(nothing evicted) and `optimum` (offline, in a pool of this size; with several groups a "
+    "bound), and the share of each that was reached; else null",
     "warnings": "sentences about what the run cannot show",
 }
 """Keys of a summary in their order, each with its meaning. A figure that does not exist is null."""
@@ -167,6 +170,7 @@ def summarize(
         else _ratio(int(within_objective(requests, objective).sum()), len(requests)),
         "overload": None if overload is None else overload.as_json(),
         "step_times": None if step_times is None else dict(step_times),
+        "ceiling": None,
         "warnings": [*warnings, *([] if overload is None else [overload.sentence()])],
     }
     return {key: summary[key] for key in SUMMARY_KEYS}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -80,6 +81,7 @@ class OffloadConnector:
         blocks_per_chunk: int = 1,
         prompt_only: bool = True,
         dcp_world_size: int = 1,
+        retention_interval: int | None | Literal["cache"] = "cache",
     ) -> None:
         """Connect a cache and a tier.
 
@@ -90,17 +92,19 @@ class OffloadConnector:
             prompt_only: generated tokens are not offered.
             dcp_world_size: decode context parallelism, as it scales the masks; the cache itself
                 has blocks that are scaled already.
+            retention_interval: by which chunks of windows are stored; by default the cache's.
 
         Raises:
             ValueError: what the engine would not accept: chunks of less than a block, or a
                 retention interval that is not whole chunks.
         """
         config = cache.config
+        interval = config.retention_interval
+        if retention_interval != "cache":
+            interval = retention_interval
         if problem := blocks_per_chunk_problem(blocks_per_chunk):
             raise ValueError(f"blocks_per_chunk: {problem}")
-        if problem := interval_problem(
-            config.groups, blocks_per_chunk, config.retention_interval, dcp_world_size
-        ):
+        if problem := interval_problem(config.groups, blocks_per_chunk, interval, dcp_world_size):
             raise ValueError(f"retention_interval: {problem}")
         specs = tuple(
             replace(group, eagle=group.eagle and config.use_eagle) for group in config.groups
@@ -123,7 +127,7 @@ class OffloadConnector:
         alignment = alignment_tokens(config.groups, blocks_per_chunk, dcp_world_size)
         self._rows = store_rows(specs, self._groups, alignment, blocks_per_chunk)
         self._alignment = alignment or 0
-        self._interval = DENSE if config.retention_interval is None else config.retention_interval
+        self._interval = DENSE if interval is None else interval
         self._blocks_per_chunk = blocks_per_chunk
         self._prompt_only = prompt_only
         self._boundaries = np.zeros(2, dtype=np.int64)

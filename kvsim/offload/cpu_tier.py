@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.errors import UnknownNameError
 from kvsim.jit import njit
+from kvsim.policies.contract import HOST_EVICTION
+from kvsim.policies.finding import Chosen, find_policy
 from kvsim.policies.host_chunks import (
     BEING_WRITTEN,
     BROUGHT,
@@ -28,7 +29,7 @@ from kvsim.policies.host_chunks import (
     make_chunks,
     with_room,
 )
-from kvsim.policies.host_eviction import HOST_EVICTIONS, HostEviction
+from kvsim.policies.host_eviction import HostEviction
 
 # What a request has done with a chunk, bit by bit.
 _SEEN, _INSERTED, _REUSED, _MISSED = 1, 2, 4, 8
@@ -88,20 +89,20 @@ class ChunkTier:
         num_refused: offers there was no room for.
     """
 
-    def __init__(self, num_chunks: int, eviction: str = "lru") -> None:
+    def __init__(self, num_chunks: int, eviction: str | Chosen = "lru") -> None:
         """An empty tier.
 
         Args:
             num_chunks: its capacity, at least 1.
-            eviction: who leaves, by name.
+            eviction: who leaves, by name or as a policy.
 
         Raises:
             ValueError: no room for a single chunk, or an unknown eviction order.
         """
         if num_chunks < 1:
             raise ValueError(f"num_chunks {num_chunks} is below 1: the tier holds nothing")
-        if eviction not in HOST_EVICTIONS:
-            raise UnknownNameError("eviction", eviction, HOST_EVICTIONS)
+        if isinstance(eviction, str):
+            eviction = find_policy(HOST_EVICTION, eviction)
         self.num_chunks = num_chunks
         self.chunks: Chunks = make_chunks()
         self.num_used = 0
@@ -110,7 +111,7 @@ class ChunkTier:
         self.num_loaded = 0
         self.num_evicted = 0
         self.num_refused = 0
-        self._eviction: HostEviction = HOST_EVICTIONS[eviction](num_chunks)
+        self._eviction: HostEviction = eviction.policy.function(num_chunks, **dict(eviction.values))
         self._num_offers = 0
 
     def holds(self, keys: Ints) -> npt.NDArray[np.bool_]:

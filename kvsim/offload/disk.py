@@ -9,10 +9,11 @@ and everybody else who wants them, is asked again until they are there. (vLLM 0.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import numpy as np
 
-from kvsim.cache.content import GROUP_BITS, POSITION_BITS, Ints
+from kvsim.cache.content import GROUP_BITS, NUMBER_BITS, Ints
 from kvsim.cache.manager import KVCache, Sequence
 from kvsim.offload.connector import OffloadConnector
 from kvsim.offload.cpu_tier import ChunkTier, ChunkUse
@@ -41,6 +42,7 @@ class DiskConnector(OffloadConnector):
         *,
         blocks_per_chunk: int = 1,
         prompt_only: bool = True,
+        retention_interval: int | None | Literal["cache"] = "cache",
     ) -> None:
         """Connect a cache, a tier and a disk.
 
@@ -50,8 +52,15 @@ class DiskConnector(OffloadConnector):
             disk: below the tier, of the same chunks.
             blocks_per_chunk: as for ``OffloadConnector``.
             prompt_only: as for ``OffloadConnector``.
+            retention_interval: as for ``OffloadConnector``.
         """
-        super().__init__(cache, tier, blocks_per_chunk=blocks_per_chunk, prompt_only=prompt_only)
+        super().__init__(
+            cache,
+            tier,
+            blocks_per_chunk=blocks_per_chunk,
+            prompt_only=prompt_only,
+            retention_interval=retention_interval,
+        )
         num_groups = len(self._groups)
         self.disk = disk
         self.disk_chunks_stored = [0] * num_groups
@@ -198,5 +207,5 @@ class DiskConnector(OffloadConnector):
 def _use_of(keys: Ints, tokens: Ints) -> ChunkUse:
     """Chunks by their keys alone; tokens of a chunk are given by group."""
     groups = keys & ((1 << GROUP_BITS) - 1)
-    numbers = (keys >> GROUP_BITS) & ((1 << POSITION_BITS) - 1)
+    numbers = (keys >> GROUP_BITS) & ((1 << NUMBER_BITS) - 1)
     return ChunkUse(keys, numbers * tokens[groups], groups)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kvsim.errors import KvsimError
 from kvsim.planning.backends import BLOCK_OUTER, Backend, check_parallel, choose_backend
@@ -209,11 +209,6 @@ def plan_specs(
     """
     groups = group_layers(specs, block_outer=block_outer, hybrid_manager=settings.hybrid_manager)
     return Plan(settings, max_model_len, tuple(specs), (len(specs),), groups, block_outer)
-
-
-def at_length(plan: Plan, max_model_len: int) -> Plan:
-    """The same for another longest request; not where a state's block is the whole request."""
-    return replace(plan, max_model_len=max_model_len)
 
 
 def _decoder_layers(config: Config, own: Sequence[Layer]) -> int:

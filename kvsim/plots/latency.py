@@ -104,7 +104,7 @@ def _distribution(results: Results, of: _Time, objective_s: float | None, ax: Ax
         raise InputError("results", f"{of.lacking}, so there is no {of.name} to draw.")
     styles = policy_styles([scenario_policy(named[name].scenario) for name in drawn_s])
     handles: list[Artist] = []
-    has_bands = False
+    errors: list[float] = []
     for number, ((name, times_s), style, width) in enumerate(
         zip(drawn_s.items(), styles, widths(len(drawn_s)), strict=True), 1
     ):
@@ -121,11 +121,11 @@ def _distribution(results: Results, of: _Time, objective_s: float | None, ax: Ax
         ax.step(times_s[thin], shares[thin], where="post", **{**look, "marker": ""})
         near = (named[name].summary.get("step_times") or {}).get(of.key) or {}
         error = near.get("error")
+        errors += [error] if error else []
         if error and len(drawn_s) <= _BANDS_MAX:
             # What step times were off by for measured set-ups like this one.
             low, high = times_s[thin] * max(1 - error, 0), times_s[thin] * (1 + error)
             ax.fill_betweenx(shares[thin], low, high, color=style.color, alpha=0.12, lw=0)
-            has_bands = True
         ax.plot(
             np.quantile(times_s, _MARKED),
             _MARKED,
@@ -146,7 +146,11 @@ def _distribution(results: Results, of: _Time, objective_s: float | None, ax: Ax
     ax.set_ylim(0, 1.02)
     percent_axis(ax.yaxis)
     ax.set_yticks([0, 0.25, *_MARKED[:2], 1])
-    band = "; bands: error of step times" if has_bands else ""
+    band = ""
+    if errors:
+        band = "; bands: error of step times"
+        if len(drawn_s) > _BANDS_MAX:
+            band = f"\nstep times: {max(errors):.0%} off in the median, for set-ups like these"
     ax.set_xlabel(f"{of.name} (s); marks at p50, p90 and p99{band}")
     ax.set_ylabel("Requests within (%)")
     set_title(ax, of.title)

@@ -22,6 +22,7 @@ _PARTS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ("evicted", EVICTIONS, "#c8553d", "///"),
     ("preempted", ("preempted",), "#8a3324", "\\\\\\"),
     ("window run not retained", ("not_retained",), "#e9b44c", ""),
+    ("no state kept there", ("no_state",), "#2a9d8f", "oo"),
     ("look-ahead dropped", ("look_ahead",), "#6d597a", "xx"),
     ("last token, below a unit", ("last_token", "below_unit"), "#b8b8b8", "..."),
     ("not computed yet", ("not_computed",), "#4f772d", "++"),

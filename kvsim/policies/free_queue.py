@@ -16,18 +16,28 @@ class FreeQueuePolicy:
 
     Attributes:
         name: as written in a scenario.
+        description: one line.
         prepend_uncached: kinds of groups whose uncached blocks go to the head, keeping their
             order; all other blocks are appended in the order given.
     """
 
     name: str
+    description: str
     prepend_uncached: frozenset[str]
 
 
-APPEND = FreeQueuePolicy("append", frozenset())
-PREPEND_UNCACHED_WINDOW = FreeQueuePolicy("prepend-uncached-window", frozenset({"sliding_window"}))
+APPEND = FreeQueuePolicy(
+    "append", "the block that was given back longest ago leaves first", frozenset()
+)
+PREPEND_UNCACHED_WINDOW = FreeQueuePolicy(
+    "prepend-uncached-window",
+    "as append, but uncached blocks of windows leave before all others",
+    frozenset({"sliding_window"}),
+)
 PREPEND_UNCACHED = FreeQueuePolicy(
-    "prepend-uncached", frozenset({"full", "sliding_window", "mamba"})
+    "prepend-uncached",
+    "as append, but uncached blocks leave before all others",
+    frozenset({"full", "sliding_window", "mamba"}),
 )
 
 FREE_QUEUE_POLICIES = {

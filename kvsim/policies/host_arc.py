@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.jit import njit
+from kvsim.policies.contract import host_eviction
 from kvsim.policies.host_chunks import (
     BROUGHT,
     FOUND,
@@ -167,3 +168,9 @@ def _finished(chunks: Chunks, keys: Ints, uses: Uses) -> None:
             join_list(chunks, row, FREQUENT)
         elif uses[i] == BROUGHT:
             join_list(chunks, row, chunks.rows[row].place)
+
+
+ARC = host_eviction(
+    "chunks seen once and seen again, the balance learnt from those that left too early",
+    source="Megiddo and Modha, FAST 2003, as in vLLM 0.33.0's OffloadingConnector, arc",
+)(Arc)

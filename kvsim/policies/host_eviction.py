@@ -1,19 +1,17 @@
-"""Which chunk leaves a host tier: the orders by name."""
+"""Which chunk leaves a host tier: what an order has to answer; `table` has them by name."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from kvsim.policies.host_arc import Arc
 from kvsim.policies.host_chunks import Chunks, Ints, RowIds, Uses
-from kvsim.policies.host_lru import Lru
 
 
 class HostEviction(Protocol):
     """An order in which chunks leave; it is told all that happens to them."""
 
     def __init__(self, num_chunks: int) -> None:
-        """For a tier of so many chunks."""
+        """For a tier of so many chunks; parameters of the policy follow by name."""
 
     def next_number(self) -> int:
         """A number for a request that sees its first key."""
@@ -50,7 +48,3 @@ class HostEviction(Protocol):
 
     def finished(self, chunks: Chunks, keys: Ints, uses: Uses) -> None:
         """A request is finished: all keys it saw, tail first, and what it did with each."""
-
-
-HOST_EVICTIONS: dict[str, type[HostEviction]] = {"lru": Lru, "arc": Arc}
-"""By name, as written in a scenario."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvsim.jit import njit
+from kvsim.policies.contract import host_eviction
 from kvsim.policies.host_chunks import (
     EVICTABLE,
     FIRST_ROW,
@@ -21,7 +22,7 @@ from kvsim.policies.host_chunks import (
 )
 
 _POSITION_BITS = 24
-_GROUP_BITS = 4
+_GROUP_BITS = 6
 _LAST_POSITION = (1 << _POSITION_BITS) - 1
 
 
@@ -222,3 +223,9 @@ def _finished(chunks: Chunks, heap: Ints, size: Ints, keys: Ints, number: int) -
         chunks.rows[row].order = number << (_POSITION_BITS + _GROUP_BITS)
         if chunks.rows[row].num_loads == 0:
             _push(chunks, heap, size, row)
+
+
+LRU = host_eviction(
+    "the chunk leaves whose request used it longest ago, tails first",
+    source="vLLM 0.33.0, OffloadingConnector, lru",
+)(Lru)

@@ -41,6 +41,7 @@ class EngineProfile:
         has_async: how its steps overlap is known; they do by default.
         has_key_lookahead: with a drafter a block's key covers what it reads behind the block; and
             a group flagged for EAGLE drops its block only where EAGLE does that, not always.
+        has_states: how it keeps the states of Mamba groups is known.
     """
 
     name: str
@@ -59,6 +60,7 @@ class EngineProfile:
     has_prefill_interval: bool = False
     has_async: bool = False
     has_key_lookahead: bool = False
+    has_states: bool = False
 
 
 PROFILES = {
@@ -121,6 +123,7 @@ PROFILES = {
             has_prefill_interval=True,
             has_async=True,
             has_key_lookahead=True,
+            has_states=True,
         ),
     )
 }

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from kvsim.study.ranking import Ranking
 
 NOT_MODELLED = (
-    "Several replicas and the router in front of them: one replica is simulated.",
+    "Prefill and decode on nodes apart; and of a fleet the network between routers and nodes, but "
+    "for the age of what routers see.",
     "Step times are a model, not a measurement: TTFT and TPOT carry its error, hit rates only so "
     "far as timing changes what is cached.",
     "Tokenisation, the network to the client, and the engine's own start-up are left out.",

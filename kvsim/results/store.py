@@ -37,6 +37,10 @@ RESULT_FILES = (
 """The files of a result; nothing else is kept in its directory."""
 
 
+_NOT_BEFORE: dict[str, Any] = {"ceiling": None}
+"""Keys of a summary that older results lack, with what they mean there."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """One run of one variant.
@@ -160,7 +164,8 @@ def load_result(path: Path | str) -> RunResult:
         raise Problems(str(path), [f"{name}: {remedy}" for name in missing])
 
     problems: list[str] = []
-    summary = _read_json(path / "summary.json", SUMMARY_KEYS, problems)
+    required = [key for key in SUMMARY_KEYS if key not in _NOT_BEFORE]
+    summary = {**_NOT_BEFORE, **_read_json(path / "summary.json", required, problems)}
     provenance = _read_json(path / "provenance.json", (), problems)
     requests = _read_frame(path / "requests.parquet", REQUEST_COLUMNS, problems)
     timeline = _read_frame(path / "timeline.parquet", TIMELINE_COLUMNS, problems)
@@ -250,6 +255,10 @@ def _write_files(directory: Path, result: RunResult, scenario_yaml: str) -> None
         ("requests.parquet", result.requests, _requests_schema()),
         ("timeline.parquet", result.timeline, _timeline_schema()),
     ):
+        for column in frame.columns:
+            if column not in schema.names:  # those of a fleet
+                kind = pa.float64() if column.endswith("_s") else pa.int64()
+                schema = schema.append(pa.field(column, kind))
         table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
         pq.write_table(table, directory / name, compression="zstd")
     provenance = {"variant": result.variant, **result.provenance}

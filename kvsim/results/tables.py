@@ -26,8 +26,8 @@ def summary_table(summaries: Mapping[str, Mapping[str, Any]], width: int | None 
     """A row a variant, from summaries by name.
 
     Refused requests get a column where there are any, goodput where there is an objective, hits in
-    a tier, as a share of the prompt tokens, where there is a tier, and times where real ones are
-    kept.
+    a tier, as a share of the prompt tokens, where there is a tier, the share of the ceiling where
+    that was asked for, and times where real ones are kept.
 
     Args:
         summaries: by variant.
@@ -41,6 +41,7 @@ def summary_table(summaries: Mapping[str, Mapping[str, Any]], width: int | None 
     shown = {
         _REFUSED: any(summary["num_refused"] for summary in summaries.values()),
         _TIER_HITS: any(summary.get("tiers") for summary in summaries.values()),
+        _CEILING: any(_ceiling_share(summary) is not None for summary in summaries.values()),
         _GOODPUT: any(summary.get("goodput") is not None for summary in summaries.values()),
         _TIMES: any(summary["wall_s"] is not None for summary in summaries.values()),
     }
@@ -76,6 +77,7 @@ def summary_table(summaries: Mapping[str, Mapping[str, Any]], width: int | None 
 
 _REFUSED = "re-\nfused"
 _TIER_HITS = "tier\nhits"
+_CEILING = "of\nceiling"
 _GOODPUT = "good-\nput"
 _TIMES = "sim/real\ns"
 _NAME_CHARACTERS = 24
@@ -100,6 +102,7 @@ def _row(summary: Mapping[str, Any]) -> dict[str, str]:
     took = [_plain_seconds(summary[key]) for key in ("simulated_s", "wall_s")]
     return {
         "token\nhits": percent(summary["token_hit_rate"]),
+        _CEILING: percent(_ceiling_share(summary)),
         _TIER_HITS: percent(_tier_share(summary)),
         "hit /\nqueried": f"{hit}/{queried}",
         "request\nhits": percent(summary["request_hit_rate"]),
@@ -114,6 +117,13 @@ def _row(summary: Mapping[str, Any]) -> dict[str, str]:
         "bytes\nout/in": f"{stored}/{loaded}",
         _TIMES: "/".join(took),
     }
+
+
+def _ceiling_share(summary: Mapping[str, Any]) -> float | None:
+    """Share of the lower ceiling that was reached; None where none was asked for."""
+    ceiling = summary.get("ceiling") or {}
+    optimum, infinite = ceiling.get("share_of_optimum"), ceiling.get("share_of_infinite")
+    return infinite if optimum is None else optimum
 
 
 def _tier_share(summary: Mapping[str, Any]) -> float | None:

@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvsim.results.provenance import provenance
 from kvsim.results.store import RunResult, write_run
 from kvsim.scenario import Scenario
-from kvsim.scenario.files import named_files
+from kvsim.scenario.files import code_files, named_files
 from kvsim.scenario.reading import resolved_yaml, shareable_yaml
+
+if TYPE_CHECKING:
+    from kvsim.engine.simulation import Simulation
 
 
 def run_variant(
@@ -35,13 +39,24 @@ def run_variant(
         KvsimError: the workload cannot be read, or none of its requests can run.
     """
     from kvsim.engine.simulation import fitted_range_warnings, simulate, trust_in_step_times
+    from kvsim.fleet.outcome import FleetSimulation
+    from kvsim.fleet.simulation import simulate_fleet
     from kvsim.jit import watch_compilation
+    from kvsim.metrics.fleet import fleet_summary
+    from kvsim.metrics.records import fleet_timeline
     from kvsim.metrics.summary import summarize
 
     started, start_s = datetime.now(UTC), time.perf_counter()
     with watch_compilation(on_compile) as compilation:
-        simulation = simulate(scenario, on_progress=on_progress)
-    requests, timeline = simulation.requests.frame(), simulation.timeline.frame()
+        if scenario.is_fleet:
+            fleet = simulate_fleet(scenario, on_progress=on_progress)
+            requests = fleet.requests.frame(fleet=True)
+            timeline = fleet_timeline(fleet.timelines)
+            simulation: Simulation | FleetSimulation = fleet
+        else:
+            alone = simulate(scenario, on_progress=on_progress)
+            requests, timeline = alone.requests.frame(), alone.timeline.frame()
+            simulation = alone
     summary = summarize(
         requests,
         simulation.counters,
@@ -50,12 +65,14 @@ def run_variant(
         warnings=(*simulation.warnings, *fitted_range_warnings(scenario, requests)),
         step_times=trust_in_step_times(scenario).as_json(),
     )
+    if isinstance(simulation, FleetSimulation):
+        summary["fleet"] = fleet_summary(simulation.figures, requests, summary)
     origin = provenance(
         scenario_yaml=shareable_yaml(scenario),
         seed=scenario.seed,
         started=started,
         arguments=arguments,
-        inputs=named_files(scenario).values(),
+        inputs=(*named_files(scenario).values(), *code_files(scenario)),
     )
     return RunResult(variant, summary, requests, timeline, scenario, origin)
 

@@ -13,9 +13,9 @@ from kvsim.routing.decider import Decider, NoReplicaError, RouterError
 from kvsim.routing.names import (
     check_router,
     description,
-    is_own_code,
     make_router,
     router_class,
+    router_file,
     router_names,
 )
 from kvsim.routing.parameters import Parameters
@@ -38,9 +38,9 @@ __all__ = [
     "Views",
     "check_router",
     "description",
-    "is_own_code",
     "make_router",
     "prefix_key",
     "router_class",
+    "router_file",
     "router_names",
 ]

@@ -70,6 +70,11 @@ class Coordinator:
         settled = SETTLE_S if self._lockstep and self._frozen is None else 0.0
         return max(due, self._heard_s + settled)
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether there is anything that was not published."""
+        return self._changed
+
     def report(
         self, rank: int, counts: Counts, now_s: float, *, wave: int = 0, step: int = 0
     ) -> None:

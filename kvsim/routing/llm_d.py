@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import numpy as np
 from pydantic import AfterValidator, Field
 
 from kvsim.errors import show, unknown_name
-from kvsim.routing.contract import RoutedRequest, Router, Surroundings, Tier
-from kvsim.routing.llm_d_index import LlmdIndex
+from kvsim.routing.contract import RoutedRequest, Surroundings
+from kvsim.routing.llm_d_index import IndexedRouter, LlmdIndex
 from kvsim.routing.parameters import Parameters, Seconds, Share
 from kvsim.routing.sees import Sees, SeesSetting
 from kvsim.routing.views import Floats, Views
@@ -114,7 +114,7 @@ class LlmDParameters(Parameters):
     )
 
 
-class LlmD(Router[LlmDParameters]):
+class LlmD(IndexedRouter[LlmDParameters]):
     """llm-d: the greatest weighted sum of scores for queue, KV use, prefix and load."""
 
     Parameters = LlmDParameters
@@ -156,34 +156,11 @@ class LlmD(Router[LlmDParameters]):
     def on_sent(self, request: RoutedRequest, replica: int, now_s: float) -> None:
         """Enter the prompt and its tokens."""
         if self._looks_at_prefixes:
-            self.index.sent(request, replica, now_s)
-
-    def on_first_token(self, request: RoutedRequest, replica: int, now_s: float) -> None:
-        """Its tokens are computed."""
-        self.index.computed(request, replica)
-
-    def on_finished(self, request: RoutedRequest, replica: int, now_s: float) -> None:
-        """It is gone."""
-        self.index.computed(request, replica)
-
-    def on_events(
-        self,
-        replica: int,
-        stored: Sequence[int],
-        removed: Sequence[int],
-        now_s: float,
-        tier: Tier = "device",
-    ) -> None:
-        """Enter and take out blocks."""
-        self.index.events(replica, stored, removed, tier)
-
-    def on_replica_added(self, replica: int, now_s: float) -> None:
-        """Make room for it."""
-        self.index.add(replica)
+            super().on_sent(request, replica, now_s)
 
     def on_replica_removed(self, replica: int, now_s: float) -> None:
         """Forget what it had."""
-        self.index.drop(replica)
+        super().on_replica_removed(replica, now_s)
         self.cold_used.pop(replica, None)
 
 

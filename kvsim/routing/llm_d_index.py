@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvsim.routing.contract import RoutedRequest, Surroundings, Tier
+from kvsim.routing.contract import ParametersT, RoutedRequest, Router, Surroundings, Tier
 from kvsim.routing.prefix_index import DecisionIndex, EventIndex, LruIndex
 from kvsim.routing.views import Floats, Ints, Views
 
@@ -127,3 +127,44 @@ class LlmdIndex:
     def _num_blocks(self, request: RoutedRequest) -> int:
         blocks = request.prompt_tokens // self.block_tokens
         return blocks if self.precise else min(blocks, MOST_PROMPT_TOKENS // self.block_tokens)
+
+
+class IndexedRouter(Router[ParametersT]):
+    """A router that keeps a `LlmdIndex` informed.
+
+    Attributes:
+        index: what it knows of prefixes and of tokens in flight.
+    """
+
+    index: LlmdIndex
+
+    def on_sent(self, request: RoutedRequest, replica: int, now_s: float) -> None:
+        """Enter the prompt and its tokens."""
+        self.index.sent(request, replica, now_s)
+
+    def on_first_token(self, request: RoutedRequest, replica: int, now_s: float) -> None:
+        """Its tokens are computed."""
+        self.index.computed(request, replica)
+
+    def on_finished(self, request: RoutedRequest, replica: int, now_s: float) -> None:
+        """It is gone."""
+        self.index.computed(request, replica)
+
+    def on_events(
+        self,
+        replica: int,
+        stored: Sequence[int],
+        removed: Sequence[int],
+        now_s: float,
+        tier: Tier = "device",
+    ) -> None:
+        """Enter and take out blocks."""
+        self.index.events(replica, stored, removed, tier)
+
+    def on_replica_added(self, replica: int, now_s: float) -> None:
+        """Make room for it."""
+        self.index.add(replica)
+
+    def on_replica_removed(self, replica: int, now_s: float) -> None:
+        """Forget what it had."""
+        self.index.drop(replica)

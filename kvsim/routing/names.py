@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import sys
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kvsim.errors import KvsimError, Problems, unknown_name
+from kvsim.policies.finding import load_code, own_file
 from kvsim.routing.contract import Router, Surroundings
 from kvsim.routing.parameters import Parameters, check_parameters
 
@@ -47,7 +46,8 @@ def router_class(kind: str, directory: Path | None = None) -> type[Router[Any]]:
         directory: what a path is relative to; the current directory without it.
 
     Raises:
-        KvsimError: there is none of this name, or what is there is no router.
+        KvsimError: there is none of this name, what is there is no router, or it is code that the
+            user has not said may run.
     """
     if kind in _ROUTERS:
         module, _, name = _ROUTERS[kind].partition(":")
@@ -57,7 +57,10 @@ def router_class(kind: str, directory: Path | None = None) -> type[Router[Any]]:
     if not colon:
         advice = unknown_name("router", kind, router_names())
         raise KvsimError(f"{advice} One's own is named module:Class or path.py:Class.")
-    code = _file(place, directory) if place.endswith(".py") else _module(place)
+    try:
+        code = load_code(place, kind, directory or Path())
+    except ValueError as error:
+        raise KvsimError(str(error)) from None
     if not hasattr(code, name):
         classes = [
             key
@@ -73,9 +76,13 @@ def router_class(kind: str, directory: Path | None = None) -> type[Router[Any]]:
     return router
 
 
-def is_own_code(kind: str) -> bool:
-    """Whether a name stands for code that is not part of kvsim."""
-    return kind not in _ROUTERS and ":" in kind
+def router_file(kind: str, directory: Path | None = None) -> Path | None:
+    """The file of a router of one's own; None for one of kvsim.
+
+    Raises:
+        KvsimError: there is none of this name.
+    """
+    return own_file(sys.modules[router_class(kind, directory).__module__])
 
 
 def description(router: type[Router[Any]]) -> str:
@@ -122,37 +129,3 @@ def make_router(
     if parameters is None:
         raise Problems(f"router {kind}", [f"{place}: {text}" for place, text in problems])
     return router(parameters, surroundings)
-
-
-def _module(place: str) -> Any:
-    try:
-        return importlib.import_module(place)
-    except ImportError as error:
-        raise KvsimError(f"{place}: cannot be imported: {error}") from None
-    except Exception as error:
-        raise KvsimError(f"{place}: failed when imported: {_words(error)}") from error
-
-
-def _file(place: str, directory: Path | None) -> Any:
-    path = ((directory or Path()) / place).resolve()
-    if not path.is_file():
-        raise KvsimError(f"{place}: there is no such file")
-    # Under a name of its own, so that classes of it can be pickled within this process.
-    name = f"kvsim_router_{path.stem}_{zlib.crc32(str(path).encode()):x}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise KvsimError(f"{place}: is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise KvsimError(f"{place}: failed when read: {_words(error)}") from error
-    return module
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

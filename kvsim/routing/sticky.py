@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
-from kvsim.routing.contract import RoutedRequest, Router, Surroundings, Tier
+from kvsim.routing.contract import RoutedRequest, Surroundings
 from kvsim.routing.llm_d import any_greatest, token_load
-from kvsim.routing.llm_d_index import LlmdIndex
+from kvsim.routing.llm_d_index import IndexedRouter, LlmdIndex
 from kvsim.routing.parameters import Parameters, Positive, Seconds, Share
 from kvsim.routing.sees import Sees, SeesSetting, one_of
 from kvsim.routing.views import Views
@@ -36,7 +35,7 @@ class StickyParameters(Parameters):
     )
 
 
-class StickyUntilSaturated(Router[StickyParameters]):
+class StickyUntilSaturated(IndexedRouter[StickyParameters]):
     """llm-d's guides since August 2026: stay with the prefix until another is much sooner done."""
 
     Parameters = StickyParameters
@@ -46,47 +45,16 @@ class StickyUntilSaturated(Router[StickyParameters]):
         """Start with an empty index."""
         super().__init__(parameters, surroundings)
         precise = parameters.sees.events_after_s is not None
-        self._index = LlmdIndex(surroundings, precise=precise)
+        self.index = LlmdIndex(surroundings, precise=precise)
 
     def choose(self, request: RoutedRequest, views: Views, now_s: float, rng: random.Random) -> int:
         """The least token load, of those with affinity as long as they are not far behind."""
         given = self.parameters
-        share = self._index.share(request, views, now_s)
-        scores = token_load(self._index, share, request.prompt_tokens, views)
+        share = self.index.share(request, views, now_s)
+        scores = token_load(self.index, share, request.prompt_tokens, views)
         close = share >= given.affinity
         if close.any() and not close.all():
-            times = self._index.tokens(views) / given.tokens_per_s
+            times = self.index.tokens(views) / given.tokens_per_s
             if float(times[close].min()) - float(times[~close].min()) <= given.slack:
                 scores = np.where(close, scores, -1.0)
         return any_greatest(scores, views, rng)
-
-    def on_sent(self, request: RoutedRequest, replica: int, now_s: float) -> None:
-        """Enter the prompt and its tokens."""
-        self._index.sent(request, replica, now_s)
-
-    def on_first_token(self, request: RoutedRequest, replica: int, now_s: float) -> None:
-        """Its tokens are computed."""
-        self._index.computed(request, replica)
-
-    def on_finished(self, request: RoutedRequest, replica: int, now_s: float) -> None:
-        """It is gone."""
-        self._index.computed(request, replica)
-
-    def on_events(
-        self,
-        replica: int,
-        stored: Sequence[int],
-        removed: Sequence[int],
-        now_s: float,
-        tier: Tier = "device",
-    ) -> None:
-        """Enter and take out blocks."""
-        self._index.events(replica, stored, removed, tier)
-
-    def on_replica_added(self, replica: int, now_s: float) -> None:
-        """Make room for it."""
-        self._index.add(replica)
-
-    def on_replica_removed(self, replica: int, now_s: float) -> None:
-        """Forget what it had."""
-        self._index.drop(replica)

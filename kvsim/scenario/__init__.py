@@ -6,18 +6,20 @@ files through it. What a field is for stands in its description, and for users i
 May come in: capacity, times, the catalog, policies and the ground.
 """
 
+from kvsim.scenario.fleet import Fleet, FleetEvent
 from kvsim.scenario.model import AttentionTermConfig, CustomModel, KVGroupConfig, KVReadConfig
+from kvsim.scenario.node import Node
 from kvsim.scenario.offload import CpuOffload, DiskTier, MooncakeOffload, OwnLink
 from kvsim.scenario.parts import (
     Cache,
     ConstantStepTime,
     Engine,
-    Node,
     Objective,
     Output,
     RooflineStepTime,
     TableStepTime,
 )
+from kvsim.scenario.pools import MooncakePush, NixlPull, Pool, Pools, Split
 from kvsim.scenario.scenario import Scenario
 from kvsim.scenario.sessions import Sessions
 from kvsim.scenario.sweep import Sweep
@@ -32,19 +34,26 @@ __all__ = [
     "CustomModel",
     "DiskTier",
     "Engine",
+    "Fleet",
+    "FleetEvent",
     "KVGroupConfig",
     "KVReadConfig",
     "MooncakeOffload",
+    "MooncakePush",
+    "NixlPull",
     "Node",
     "Objective",
     "Output",
     "OwnLink",
+    "Pool",
+    "Pools",
     "Reuse",
     "RooflineStepTime",
     "Scenario",
     "ScriptRequest",
     "ScriptWorkload",
     "Sessions",
+    "Split",
     "Sweep",
     "SyntheticWorkload",
     "TableStepTime",

@@ -21,6 +21,7 @@ from kvsim.scenario import (
 from kvsim.scenario.defaults import async_default
 from kvsim.scenario.keys import derive_blocks
 from kvsim.scenario.offload import link_spec
+from kvsim.scenario.pool_rules import SIDES, pool_scenario
 
 
 def describe(variants: Mapping[str, Scenario]) -> str:
@@ -29,13 +30,23 @@ def describe(variants: Mapping[str, Scenario]) -> str:
     Raises:
         KvsimError: no memory is left for the pool, or the roofline lacks something.
     """
-    texts = {name: _describe_one(variant) for name, variant in variants.items()}
+    texts = {name: _describe(variant) for name, variant in variants.items()}
     by_text: dict[str, list[str]] = {}
     for name, text in texts.items():
         by_text.setdefault(text, []).append(name)
     if len(by_text) == 1:
         return next(iter(by_text))
     return "\n\n".join(f"{', '.join(names)}:\n{text}" for text, names in by_text.items())
+
+
+def _describe(scenario: Scenario) -> str:
+    """Of a fleet with pools what follows for each of them, said once where it is the same."""
+    if scenario.fleet is None or scenario.fleet.pools is None:
+        return _describe_one(scenario)
+    texts = {side: _describe_one(pool_scenario(scenario, side)) for side in SIDES}
+    if len(set(texts.values())) == 1:
+        return f"Prefill and decode pool alike:\n{texts['decode']}"
+    return "\n\n".join(f"{side.capitalize()} pool:\n{text}" for side, text in texts.items())
 
 
 def _describe_one(scenario: Scenario) -> str:
@@ -55,6 +66,7 @@ def _describe_one(scenario: Scenario) -> str:
         f"Concurrency as the engine reports it: {at_once:.2f} requests of "
         f"{scenario.max_model_len:,} tokens. It does not say how many sessions stay cached."
     )
+    lines += _fleet(scenario)
     lines += _engine(scenario)
     lines += _tiers(scenario)
     lines += _workload(scenario.workload)
@@ -65,9 +77,9 @@ def _describe_one(scenario: Scenario) -> str:
     elif isinstance(scenario.step_time, TableStepTime):
         lines.append(f"  table of measured steps: {scenario.step_time.file}")
     elif gpu is not None:
+        from kvsim.scenario.layout import step_layout
         from kvsim.times.constants import constants_of
         from kvsim.times.roofline import overrides, roofline_notes
-        from kvsim.times.work import Layout
 
         chosen_roofline = scenario.step_time
         lines += [
@@ -75,12 +87,7 @@ def _describe_one(scenario: Scenario) -> str:
             for note in roofline_notes(
                 model,
                 gpu,
-                Layout(
-                    scenario.num_ranks,
-                    draft_tokens=0
-                    if scenario.engine.speculative is None
-                    else scenario.engine.speculative.tokens,
-                ),
+                step_layout(scenario),
                 engine=chosen_roofline.engine,
                 asynchronous=scenario.async_scheduling,
                 constants=None
@@ -94,6 +101,37 @@ def _describe_one(scenario: Scenario) -> str:
             )
         ]
     return "\n".join(lines)
+
+
+def _fleet(scenario: Scenario) -> list[str]:
+    """How many replicas there are, and who chooses among them."""
+    if not scenario.is_fleet:
+        return []
+    node, ranks = scenario.node, scenario.node.data_parallel
+    fleet, nodes = scenario.fleet, scenario.num_nodes
+    lines = [
+        "Fleet:",
+        f"  {nodes:,} node{'s' * (nodes > 1)} of {node.gpus} GPU{'s' * (node.gpus > 1)}, "
+        f"{ranks} rank{'s' * (ranks > 1)} each: {nodes * ranks:,} caches of the size above",
+    ]
+    if ranks > 1:
+        together = "step together" if scenario.has_experts else "run each on its own"
+        inside = {
+            "internal": "API servers of its node, which is an engine of its own",
+            "hybrid": "API servers of its node; one engine spans all nodes",
+            "external": "the router",
+        }[scenario.balancing]
+        lines.append(f"  ranks {together}; a rank is chosen by {inside}")
+    if fleet is not None and (nodes > 1 or scenario.balancing == "external"):
+        several = fleet.router_replicas
+        beside = f", {several} of them side by side" if several > 1 else ""
+        lines.append(f"  router {scenario.router[0]}{beside}")
+    for event in () if fleet is None else fleet.events or ():
+        what = "is lost" if event.lose is not None else "is drained"
+        if event.add is not None:
+            what = f"is started, ready {event.ready_after:g} s later"
+        lines.append(f"  at {event.at:g} s node {event.node} {what}")
+    return lines
 
 
 def _engine(scenario: Scenario) -> list[str]:

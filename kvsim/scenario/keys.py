@@ -24,19 +24,21 @@ from kvsim.planning.settings import HOPPER, Settings
 from kvsim.policies.profiles import PROFILES
 from kvsim.scenario.defaults import BatchDefaults, async_default, batch_defaults
 from kvsim.scenario.fields import TOKENS_MAX, DirectoryName, kind_of
+from kvsim.scenario.fleet import Fleet
 from kvsim.scenario.model import CustomModel
+from kvsim.scenario.node import Node
 from kvsim.scenario.offload import CpuOffload, MooncakeOffload
 from kvsim.scenario.parts import (
     PROFILE_DEFAULT,
     Cache,
     ConstantStepTime,
     Engine,
-    Node,
     Objective,
     Output,
     RooflineStepTime,
     TableStepTime,
 )
+from kvsim.scenario.policies import Setting, setting_name
 from kvsim.scenario.sweep import Sweep
 from kvsim.scenario.synthetic import SyntheticWorkload
 from kvsim.scenario.validation import Section
@@ -76,6 +78,9 @@ class ScenarioKeys(Section):
         BeforeValidator(_model),
     ] = Field(description="a model of the catalog, or config:, layers: or groups: of another")
     node: Node = Field(default=Node(), description="the machine")
+    fleet: Fleet | None = Field(
+        default=None, description="several nodes behind a router; null for one"
+    )
     engine: Engine = Field(default=Engine(), description="how the engine is started")
     cache: Cache = Field(default=Cache(), description="the cache policy")
     offload: (
@@ -169,8 +174,8 @@ class ScenarioKeys(Section):
     def on_one_gpu(self) -> Self:
         """The same on one GPU, for what does not depend on how a node is divided."""
         one = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1, "gpus": 1}
-        sizes = {**one, "decode_context_parallel": 1}
-        return self.model_copy(update={"node": self.node.model_copy(update=sizes)})
+        sizes = {**one, "decode_context_parallel": 1, "expert_parallel": False}
+        return self.model_copy(update={"node": self.node.model_copy(update=sizes), "fleet": None})
 
     @property
     def scheduler_block_tokens(self) -> int:
@@ -249,6 +254,40 @@ class ScenarioKeys(Section):
         return node.tensor_parallel or max(1, node.gpus // others)
 
     @property
+    def is_fleet(self) -> bool:
+        """Whether it is run, and told of, as several replicas, be it one."""
+        node = self.node
+        return self.fleet is not None or node.data_parallel > 1 or bool(node.cost_per_gpu_hour)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes at the start."""
+        return 1 if self.fleet is None else self.fleet.nodes
+
+    @property
+    def balancing(self) -> str:
+        """Who chooses the rank of an engine."""
+        return "internal" if self.fleet is None else self.fleet.balancing
+
+    @property
+    def router(self) -> tuple[str, dict[str, Any]]:
+        """Kind of the router and its own keys."""
+        written = "round-robin" if self.fleet is None else self.fleet.router
+        if isinstance(written, str):
+            return written, {}
+        return written["kind"], {key: value for key, value in written.items() if key != "kind"}
+
+    @property
+    def expert_ranks(self) -> int:
+        """Data-parallel ranks that share the experts: those of the engine, which may span nodes."""
+        return self.node.data_parallel * (self.num_nodes if self.balancing == "hybrid" else 1)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether the model is a mixture of experts."""
+        return self.model_spec.num_experts > 0
+
+    @property
     def tier_block_sizes(self) -> BlockSizes:
         """Bytes of blocks in the tier next to the device, and on the link to it."""
         shared = isinstance(self.offload, MooncakeOffload)
@@ -256,6 +295,11 @@ class ScenarioKeys(Section):
 
     @property
     def free_queue(self) -> str:
+        """The free-queue order in a few words: as set, or the profile's."""
+        return setting_name(self.free_queue_setting)
+
+    @property
+    def free_queue_setting(self) -> Setting:
         """The free-queue order: as set, or the profile's."""
         written = self.cache.free_queue
         profile = PROFILES[self.engine.profile]
@@ -286,7 +330,7 @@ def derive_blocks(scenario: ScenarioKeys) -> BlockDerivation:
         node.num_blocks,
         reserve.reason,
         pipeline_parallel=node.pipeline_parallel,
-        data_parallel=node.data_parallel,
+        data_parallel=scenario.expert_ranks,
         kv_cache_bytes=scenario.engine.kv_cache_memory,
     )
 
@@ -299,7 +343,9 @@ def reserve_of(scenario: ScenarioKeys) -> Reserve:
     derived = derive_reserve(
         scenario.model_spec,
         scenario.num_ranks,
-        scenario.num_ranks * node.pipeline_parallel * node.data_parallel,
+        scenario.num_ranks
+        * node.pipeline_parallel
+        * (scenario.expert_ranks if scenario.has_experts else 1),
         scenario.max_num_batched_tokens,
         scenario.max_num_seqs,
         scenario.engine.profile,

@@ -6,10 +6,11 @@ blocks none of them is needed. What is given beats what a config says.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, Strict
+from pydantic import Field, Strict
 
 from kvsim import catalog
 from kvsim.planning.config import read_json
@@ -18,27 +19,18 @@ from kvsim.scenario.fields import Bytes, Count, Positive, Tokens
 from kvsim.scenario.layers import LayerConfig, layers_in_order
 from kvsim.scenario.validation import Section
 
-NUM_GROUPS_MAX = 16
-"""Most KV cache groups a model can have; the core keeps a group's number in 4 bits."""
+NUM_GROUPS_MAX = 64
+"""Most KV cache groups a model can have; the core keeps a group's number in 6 bits."""
 MAX_MODEL_LEN = 1_048_576
 """Longest sequence of a model given by groups or layers that does not say."""
 NumExperts = Annotated[int, Field(ge=0, le=2**20)]
 
 
-def _group_kind(value: object) -> object:
-    if value == "mamba":
-        raise ValueError(
-            "'mamba' groups cannot be simulated yet, only their masks can be verified. "
-            "Use full or sliding_window."
-        )
-    return value
-
-
 class KVGroupConfig(Section):
     """One KV cache group of a custom model: layers that share a block table."""
 
-    kind: Annotated[Literal["full", "sliding_window"], BeforeValidator(_group_kind)] = Field(
-        description="attention of its layers: full or sliding_window"
+    kind: Literal["full", "sliding_window", "mamba"] = Field(
+        description="what its layers hold: full or sliding_window attention, or mamba states"
     )
     block_size: Tokens = Field(description="tokens a block holds")
     sliding_window: Tokens | None = Field(
@@ -48,10 +40,32 @@ class KVGroupConfig(Section):
         default=False,
         description="holds draft layers (EAGLE, MTP): hits drop a look-ahead block",
     )
+    checkpoint_alignment: Tokens | None = Field(
+        default=None,
+        description="for mamba: a chunk can export its state after multiples of so many tokens; "
+        "null where the kernel cannot",
+    )
     bytes_per_block: Annotated[Bytes, Field(ge=1)] | None = Field(
         default=None,
         description="bytes a block of this group needs, all its layers and KV heads; "
         "needed to derive node.num_blocks and by the roofline",
+    )
+
+
+def _group(written: KVGroupConfig, settings: Settings, longest: int) -> catalog.KVGroup:
+    group = catalog.KVGroup(**dict(written))
+    if group.kind != "mamba":
+        return group
+    keeps = settings.state_mode == "align"
+    exports = group.checkpoint_alignment if keeps else None
+    kept = 1 + (exports is not None) if keeps else 0
+    return replace(
+        group,
+        block_size=group.block_size if keeps else settings.max_model_len or longest,
+        checkpoint_alignment=exports,
+        blocks_held=1 + kept + settings.draft_tokens,
+        draft_states=settings.draft_tokens,
+        one_state=not keeps,
     )
 
 
@@ -171,7 +185,7 @@ class CustomModel(Section):
                 self.query_heads or max(heads),
                 longest,
             )
-        groups = tuple(catalog.KVGroup(**dict(group)) for group in self.groups or ())
+        groups = tuple(_group(group, settings, longest) for group in self.groups or ())
         return catalog.Model(
             "custom",
             groups=groups,

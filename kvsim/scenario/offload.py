@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 from kvsim import catalog
 from kvsim.errors import UnknownNameError, show
+from kvsim.policies.contract import HOST_EVICTION
 from kvsim.scenario.fields import Count, Fraction, Seconds
+from kvsim.scenario.policies import policy_setting
 from kvsim.scenario.validation import Section
 from kvsim.units import parse_bytes, parse_bytes_per_s
 
@@ -98,17 +100,46 @@ class DiskTier(Section):
     )
 
 
+def _retention_interval(value: object) -> object:
+    if value is None or value == "cache":
+        return value
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(
+            f"{show(value)} is not an interval. Use 0, a number of tokens, null (dense) or 'cache' "
+            "(that of the pool)."
+        )
+    return value
+
+
 class CpuOffload(Section):
     """Chunks of blocks in the host's memory, as the engine's OffloadingConnector keeps them."""
 
     kind: Literal["cpu"] = Field(description="kind of tier")
-    capacity: Capacity = Field(default=2**40, description="bytes of host memory for the node")
+    capacity: Capacity = Field(
+        default=2**40, description="bytes of host memory, for a rank or for the node"
+    )
+    shared_by: Literal["rank", "node"] = Field(
+        default="rank",
+        description="whose the tier is: each data-parallel rank has one, as the engine's do, or "
+        "all ranks of a node have one together",
+    )
     num_chunks: Count | None = Field(
         default=None, description="chunks the tier holds; null for what the capacity gives"
     )
     blocks_per_chunk: Count = Field(default=1, description="blocks of one group in a chunk")
-    eviction: Literal["lru", "arc"] = Field(
-        default="lru", description="which chunks leave when room is needed"
+    eviction: Annotated[str | dict[str, Any], BeforeValidator(policy_setting(HOST_EVICTION))] = (
+        Field(
+            default="lru",
+            description="which chunks leave when room is needed, as `kvsim policies` lists them, "
+            "or your own as path/to/file.py:name",
+        )
+    )
+    retention_interval: Annotated[
+        int | None | Literal["cache"], BeforeValidator(_retention_interval)
+    ] = Field(
+        default="cache",
+        description="tokens between boundaries whose window chunks are stored, as "
+        "cache.retention_interval says it for the pool; cache for the same",
     )
     prompt_only: bool = Field(default=True, description="false stores generated tokens as well")
     link: LinkSetting = Field(

@@ -1,28 +1,24 @@
-"""The node, the engine, the cache policy, step times, and what is asked of a run."""
+"""The engine, the cache policy, step times, and what is asked of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
-    Discriminator,
     Field,
     PrivateAttr,
     Strict,
-    Tag,
 )
 
-from kvsim import catalog
-from kvsim.errors import UnknownNameError, show
+from kvsim.errors import show
+from kvsim.policies.contract import FREE_QUEUE, RETENTION
 from kvsim.scenario.fields import TOKENS_MAX, Bytes, Count, Fraction, Seconds, Text, Tokens
 from kvsim.scenario.kv_cache import KVCacheKeys
+from kvsim.scenario.policies import policy_setting
 from kvsim.scenario.validation import Section
-from kvsim.units import parse_bytes, parse_bytes_per_s, parse_flops_per_s
 
 PROFILE_DEFAULT = "profile"
 """Written for a cache key: what the engine's version does."""
@@ -41,94 +37,6 @@ def _retention_interval(value: object) -> object:
     return value
 
 
-def _gpu_form(value: object) -> str:
-    return "given" if isinstance(value, Mapping | GivenGpu) else "named"
-
-
-def _gpu(value: object) -> object:
-    if not isinstance(value, str | Mapping | GivenGpu):
-        raise ValueError(
-            f"{show(value)} is no GPU. Name one of the catalog, or give "
-            "{hbm: 48 GiB, bandwidth: 864 GB/s, bf16: 362 TFLOP/s}."
-        )
-    return value
-
-
-def _capability(value: object) -> object:
-    parts = str(value).split(".")
-    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
-        raise ValueError(f"{show(value)} is no compute capability. Write one as in '9.0'.")
-    return str(value)
-
-
-def _with_unit(parse: Callable[[object], float], example: str) -> Callable[[object], object]:
-    """A quantity that means nothing without its unit."""
-
-    def parsed(value: object) -> object:
-        # Read again from a resolved scenario it is a plain number of the smallest unit.
-        if isinstance(value, str) and not value.strip().replace(".", "", 1).isdecimal():
-            return parse(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1e9:
-            return value
-        raise ValueError(f"{show(value)} has no unit. Write one, as in '{example}'.")
-
-    return parsed
-
-
-_Hbm = Annotated[
-    int,
-    BeforeValidator(_with_unit(parse_bytes, "48 GiB"), json_schema_input_type=str),
-    Field(gt=0, le=2**62),
-]
-_Bandwidth = Annotated[
-    float,
-    BeforeValidator(_with_unit(parse_bytes_per_s, "864 GB/s"), json_schema_input_type=str),
-    Field(gt=0),
-]
-_Peak = Annotated[
-    float,
-    BeforeValidator(_with_unit(parse_flops_per_s, "362 TFLOP/s"), json_schema_input_type=str),
-    Field(gt=0),
-]
-
-
-class GivenGpu(Section):
-    """A GPU that is not in the catalog."""
-
-    hbm: _Hbm = Field(description="memory that can be allocated, with a unit")
-    bandwidth: _Bandwidth | None = Field(
-        default=None, description="peak memory bandwidth, with a unit; for the roofline"
-    )
-    bf16: _Peak | None = Field(default=None, description="peak of BF16 without sparsity")
-    fp8: _Peak | None = Field(default=None, description="peak of FP8 without sparsity")
-    fp4: _Peak | None = Field(default=None, description="peak of FP4 without sparsity")
-    compute_capability: Annotated[str, BeforeValidator(_capability)] | None = Field(
-        default=None,
-        description="CUDA compute capability, as in '9.0', which attention backends and so block "
-        "sizes go by; null for Hopper's",
-    )
-
-    def spec(self) -> catalog.Gpu:
-        """The same as an entry of the catalog, named ``custom``."""
-        written = self.compute_capability
-        major, _, minor = (written or "").partition(".")
-        return catalog.Gpu(
-            "custom",
-            self.hbm,
-            self.bandwidth or 0.0,
-            fp8_flops_per_s=self.fp8,
-            fp4_flops_per_s=self.fp4,
-            bf16_flops_per_s=self.bf16,
-            capability=(int(major), int(minor)) if written else None,
-        )
-
-
-def _catalog_gpu(value: str) -> str:
-    if value not in catalog.gpu_names():
-        raise UnknownNameError("GPU", value, catalog.gpu_names())
-    return value
-
-
 def _max_model_len(value: object) -> object:
     if value is None or value == "auto":
         return value
@@ -143,54 +51,6 @@ def _max_model_len(value: object) -> object:
 
 MaxModelLen = Annotated[int | None | Literal["auto"], BeforeValidator(_max_model_len)]
 RetentionInterval = Annotated[int | None | Literal["profile"], BeforeValidator(_retention_interval)]
-
-
-class Node(Section):
-    """The machine, and how the engine divides it."""
-
-    gpu: (
-        Annotated[
-            Annotated[str, AfterValidator(_catalog_gpu), Tag("named")]
-            | Annotated[GivenGpu, Tag("given")],
-            Discriminator(_gpu_form),
-            BeforeValidator(_gpu),
-        ]
-        | None
-    ) = Field(
-        default=None,
-        description="GPU of the catalog, or a mapping with hbm:, bandwidth: and peaks; needed for "
-        "the roofline and to derive num_blocks",
-    )
-    gpus: Count = Field(default=1, description="number of GPUs of the node")
-    tensor_parallel: Count | None = Field(
-        default=None,
-        description="GPUs that split a model's heads and weights; null for all that the other "
-        "sizes leave",
-    )
-    pipeline_parallel: Count = Field(
-        default=1, description="stages that split a model's layers; more than 1 for capacity alone"
-    )
-    data_parallel: Count = Field(
-        default=1,
-        description="replicas, each with a cache of its own; more than 1 for capacity alone",
-    )
-    decode_context_parallel: Count = Field(
-        default=1,
-        description="tensor-parallel GPUs that split the tokens of full attention and of latents",
-    )
-    gpu_memory_utilization: Fraction = Field(
-        default=0.92,
-        description="fraction of allocatable GPU memory the engine takes (its own default)",
-    )
-    activation_reserve: Bytes | None = Field(
-        default=None,
-        description="memory per GPU for libraries, sampling, activations and graphs; null derives "
-        "it from the model's widths and the largest step",
-    )
-    num_blocks: Annotated[int, Field(ge=2, le=2**24)] | None = Field(
-        default=None,
-        description="size of the block pool, block 0 included; null derives it from memory",
-    )
 
 
 def _acceptance(value: object) -> object:
@@ -295,16 +155,30 @@ class Engine(KVCacheKeys):
     )
 
 
+FreeQueue = Annotated[str | dict[str, Any], BeforeValidator(policy_setting(FREE_QUEUE, "profile"))]
+
+
 class Cache(Section):
     """The cache policy: which blocks are found again, and which go first."""
 
-    free_queue: Literal["profile", "append", "prepend-uncached-window", "prepend-uncached"] = Field(
-        default="profile", description="where blocks given back go in the free queue"
+    free_queue: FreeQueue = Field(
+        default="profile",
+        description="which blocks leave first: an order by name or {name: ..., parameters}, as "
+        "`kvsim policies` lists them, or your own as path/to/file.py:name; profile for the "
+        "engine's",
     )
     retention_interval: RetentionInterval = Field(
         default="profile",
         description="tokens between boundaries whose window blocks are kept, a multiple of the "
         "scheduler block; 0 keeps replay boundaries and junctions only, null (dense) all",
+    )
+    retention: Annotated[
+        str | dict[str, Any] | None, BeforeValidator(policy_setting(RETENTION, or_none=True))
+    ] = Field(
+        default=None,
+        description="in place of retention_interval: which runs of window blocks are kept, by name "
+        "or {name: ..., parameters}, as `kvsim policies` lists them, or your own; null for the "
+        "interval",
     )
     enable_prefix_caching: bool = Field(default=True, description="false finds no prefix again")
 

@@ -17,6 +17,8 @@ import yaml
 from kvsim.errors import KvsimError, Problems, nearest, show
 from kvsim.scenario import Scenario
 from kvsim.scenario.files import is_path
+from kvsim.scenario.policies import POLICY_KEYS, with_policy_path
+from kvsim.scenario.pool_rules import SIDES
 from kvsim.scenario.validation import lay_over
 
 FILE_BYTES_MAX = 2**20
@@ -328,9 +330,19 @@ def parse_axes(axes: Sequence[str], path: Path) -> dict[str, list[Any]]:
     return parsed
 
 
+_POOLS = tuple(f"fleet.pools.{side}" for side in SIDES)
+_WITH_PATHS = (
+    *("workload", "model", "step_time", "cache", "offload", "fleet", "fleet.pools"),
+    *_POOLS,
+)
+_OWN_CODE = {*POLICY_KEYS, *(f"{place}.router" for place in ("fleet", *_POOLS))}
+
+
 def _with_paths(key: str, value: Any, change: Callable[[str], str]) -> Any:
     """The value of a dotted key, with the paths in it changed."""
-    if key in ("workload", "model", "step_time") and isinstance(value, dict):
+    if key in _OWN_CODE:
+        return with_policy_path(value, change)
+    if key in _WITH_PATHS and isinstance(value, dict):
         return {inner: _with_paths(f"{key}.{inner}", part, change) for inner, part in value.items()}
     return change(value) if is_path(key, value) else value
 

@@ -8,18 +8,25 @@ from kvsim import catalog
 from kvsim.capacity.requests import blocks_of_request, longest_in_pool
 from kvsim.errors import KvsimError, Problems, show
 from kvsim.policies.chunks import chunk_bytes, interval_problem, num_chunks_in
+from kvsim.policies.finding import find_policy
+from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
 from kvsim.policies.profiles import PROFILES, retention_problem
 from kvsim.scenario.fields import TOKENS_MAX
-from kvsim.scenario.files import PATH_KEYS, named_files
+from kvsim.scenario.files import PATH_KEYS, named_files, named_policies
+from kvsim.scenario.fleet_rules import fleet_problems
 from kvsim.scenario.keys import ScenarioKeys, derive_blocks
 from kvsim.scenario.model import NUM_GROUPS_MAX, CustomModel
 from kvsim.scenario.offload import CpuOffload
+from kvsim.scenario.pool_rules import each_pool, pool_problems
 from kvsim.scenario.synthetic import SyntheticWorkload
 from kvsim.scenario.validation import Problem
 
 
 def broken(scenario: ScenarioKeys) -> Iterator[Problem]:
     """Every rule between keys that a scenario breaks, whose fields are right each for itself."""
+    if scenario.fleet is not None and scenario.fleet.pools is not None:
+        yield from pool_problems(scenario, broken)
+        return
     if isinstance(scenario.model, CustomModel):
         wrong = list(_custom(scenario.model))
         yield from wrong
@@ -54,6 +61,7 @@ def broken(scenario: ScenarioKeys) -> Iterator[Problem]:
     yield from _lengths(scenario)
     yield from divided
     yield from _node(scenario)
+    yield from fleet_problems(scenario)
     yield from _engine(scenario)
     needs = list(_needs(scenario))
     yield from needs
@@ -75,23 +83,45 @@ def broken(scenario: ScenarioKeys) -> Iterator[Problem]:
 
 def not_simulated(scenario: ScenarioKeys) -> Iterator[Problem]:
     """What can be planned and measured for size, but not run."""
+    if scenario.fleet is not None and scenario.fleet.pools is not None:
+        yield from each_pool(scenario, not_simulated)
+        return
     remedy = "`kvsim capacity` takes it."
-    for kind, words in (("mamba", "state-space groups"), ("chunked_local", "chunked local groups")):
-        if any(group.kind == kind for group in scenario.model_spec.groups):
-            text = f"has {words}, which are planned but not simulated yet. {remedy}"
-            yield Problem("model", text)
+    groups = scenario.model_spec.groups
+    if any(group.kind == "chunked_local" for group in groups):
+        text = f"has chunked local groups, which are planned but not simulated yet. {remedy}"
+        yield Problem("model", text)
+    if any(group.kind == "mamba" for group in groups):
+        yield from _states(scenario, remedy)
     if len(scenario.model_spec.groups) > NUM_GROUPS_MAX:
         text = f"has {len(scenario.model_spec.groups)} groups, and at most {NUM_GROUPS_MAX} are"
         yield Problem("model", f"{text} simulated. {remedy}")
     if scenario.node.pipeline_parallel > 1:
         text = f"{scenario.node.pipeline_parallel} stages are not simulated yet. {remedy}"
         yield Problem("node.pipeline_parallel", text)
-    if scenario.node.data_parallel > 1:
-        text = (
-            f"{scenario.node.data_parallel} replicas are not simulated: use one, on its GPUs and "
-            f"with its share of the requests. {remedy}"
-        )
-        yield Problem("node.data_parallel", text)
+
+
+def _states(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
+    """What keeps a model with state groups from being run."""
+    profile = scenario.engine.profile
+    if not PROFILES[profile].has_states:
+        known = ", ".join(name for name, other in PROFILES.items() if other.has_states)
+        text = f"{profile} is not known to run the model's states. Use {known}."
+        yield Problem("engine.profile", text, ("model",))
+    if scenario.offload is not None:
+        text = f"tiers for a model with states are not simulated yet. Leave it out. {remedy}"
+        yield Problem("offload", text, ("model",))
+    own = {"cache.retention": scenario.cache.retention is not None}
+    own["cache.free_queue"] = scenario.free_queue not in FREE_QUEUE_POLICIES
+    for place, is_own in own.items():
+        if is_own:
+            text = "policies are not told of states yet. Use what the engine has, or leave it out."
+            yield Problem(place, text, ("model",))
+    if scenario.cache.enable_prefix_caching and any(
+        group.one_state for group in scenario.model_spec.groups
+    ):
+        text = "none keeps no states to find. Set cache.enable_prefix_caching: false, or use align."
+        yield Problem("engine.mamba_cache_mode", text, ("cache.enable_prefix_caching", "model"))
 
 
 def missing_files(scenario: ScenarioKeys) -> list[Problem]:
@@ -106,6 +136,17 @@ def missing_files(scenario: ScenarioKeys) -> list[Problem]:
             remedy = f"Give a path relative to the scenario file{others}."
             text = f"{show(written)}: {file} {what}. {remedy}"
             problems.append(Problem(place, text, (f"{section}.kind",)))
+    return problems
+
+
+def missing_policies(scenario: ScenarioKeys) -> list[Problem]:
+    """Policies a scenario names that are not to be had."""
+    problems = []
+    for place, kind, setting in named_policies(scenario):
+        try:
+            find_policy(kind, setting, scenario.directory)
+        except ValueError as error:
+            problems.append(Problem(place, str(error), ("offload.kind",)))
     return problems
 
 
@@ -148,9 +189,13 @@ def _groups(model: CustomModel) -> Iterator[Problem]:
         about = (f"model.groups.{number}.kind",)
         if group.kind == "sliding_window" and group.sliding_window is None:
             yield Problem(place, "is missing. A sliding_window group needs its tokens.", about)
-        elif group.kind == "full" and group.sliding_window is not None:
-            text = f"{group.sliding_window} stands on a full group, which has no window."
+        elif group.kind != "sliding_window" and group.sliding_window is not None:
+            text = f"{group.sliding_window} stands on a {group.kind} group, which has no window."
             yield Problem(place, f"{text} Leave it out, or use kind sliding_window.", about)
+        if group.kind != "mamba" and group.checkpoint_alignment is not None:
+            place = f"model.groups.{number}.checkpoint_alignment"
+            text = f"stands on a {group.kind} group, which has no states. Leave it out."
+            yield Problem(place, text, about)
 
 
 def _experts(model: CustomModel) -> Iterator[Problem]:
@@ -172,8 +217,12 @@ def _experts(model: CustomModel) -> Iterator[Problem]:
 
 def _retention(scenario: ScenarioKeys) -> Iterator[Problem]:
     place = "cache.retention_interval"
+    if scenario.cache.retention is not None and scenario.cache.retention_interval != "profile":
+        yield Problem(
+            place, "is given beside cache.retention, which says what is kept. Keep one of them."
+        )
     unit = scenario.scheduler_block_tokens
-    if unit > TOKENS_MAX:
+    if unit > TOKENS_MAX and scenario.cache.enable_prefix_caching:
         text = f"the least common multiple of the block sizes, the unit of hits, is {unit} tokens."
         yield Problem("model.groups", f"{text} Use at most {TOKENS_MAX}.", ("model",))
         return
@@ -275,14 +324,18 @@ def _sizes(scenario: ScenarioKeys) -> Iterator[Problem]:
     about = ("node.gpus", "node.pipeline_parallel", "node.data_parallel")
     sizes = f"{scenario.num_ranks}" + (f" x {others}" if others > 1 else "")
     if others > 1 and node.tensor_parallel is None and node.gpus % others:
-        text = f"is not given, and {others} replicas and stages do not divide {node.gpus} GPUs."
+        text = f"is not given, and {others} ranks and stages do not divide {node.gpus} GPUs."
         yield Problem(place, f"{text} Use other sizes.", about)
     elif used < node.gpus:
+        idle = node.gpus - used
+        which = f"GPU {used}" if idle == 1 else f"GPUs {used} to {node.gpus - 1}"
+        fits = node.gpus // scenario.num_ranks
+        ways = [f"{node.gpus // others}"] if not node.gpus % others else []
+        if not node.gpus % scenario.num_ranks and node.pipeline_parallel == 1:
+            ways.append(f"node.data_parallel: {fits}")
         text = (
-            f"{sizes} leaves {node.gpus - used} of the {node.gpus} "
-            "GPUs (node.gpus) idle: one replica is simulated, under all of the traffic. Use "
-            f"{node.gpus // others}, or node.gpus: {used} and one replica's share of the "
-            "requests."
+            f"{sizes} leaves {which} of {node.gpus} (node.gpus) to nobody. Use "
+            f"{', '.join([*ways, f'or node.gpus: {used}'])}."
         )
         yield Problem(place, text, about)
     elif used > node.gpus:
@@ -327,12 +380,13 @@ def _offload(scenario: ScenarioKeys) -> Iterator[Problem]:
     rooms = {"offload.capacity": tier.capacity}
     if isinstance(tier, CpuOffload):
         per_chunk = tier.blocks_per_chunk
-        problem = interval_problem(
-            scenario.model_spec.groups, per_chunk, scenario.retention_interval
-        )
+        own = tier.retention_interval
+        interval = scenario.retention_interval if own == "cache" else own
+        problem = interval_problem(scenario.model_spec.groups, per_chunk, interval)
         if problem is not None:
             about = ("model", "offload", "engine.profile")
-            yield Problem("cache.retention_interval", problem, about)
+            place = "cache" if own == "cache" else "offload"
+            yield Problem(f"{place}.retention_interval", problem, about)
         if tier.num_chunks is not None:
             rooms = {}
         if tier.below is not None:

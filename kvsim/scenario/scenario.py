@@ -101,7 +101,7 @@ class Scenario(ScenarioKeys):
             data["engine"]["max_num_batched_tokens"] = self.max_num_batched_tokens
             data["engine"]["max_num_seqs"] = self.max_num_seqs
             data["engine"]["async_scheduling"] = self.async_scheduling
-            data["cache"]["free_queue"] = self.free_queue
+            data["cache"]["free_queue"] = self.free_queue_setting
             data["cache"]["retention_interval"] = self.retention_interval
         return data
 
@@ -114,7 +114,7 @@ def _examine(
     if found.value is not None:
         more = list(rules.broken(found.value))
         if context["check_files"]:
-            more += rules.missing_files(found.value)
+            more += [*rules.missing_files(found.value), *rules.missing_policies(found.value)]
         problems += [problem for problem in more if found.stands(problem)]
     return found.value, problems
 

@@ -150,7 +150,7 @@ def lay_over(
 
     A section given as a mapping is laid over the one that is there, key by key; one that names its
     `kind` takes its place, and so does a mapping whose keys are the user's own (`variants`, the
-    axes of a sweep).
+    axes of a sweep, a policy with its parameters).
     """
     laid = copy.deepcopy(dict(data))
     problems = []
@@ -161,7 +161,7 @@ def lay_over(
     return laid, problems
 
 
-_OWN_KEYS = {"variants", "grid", "zip"}
+_OWN_KEYS = {"variants", "grid", "zip", "free_queue", "retention", "eviction"}
 
 
 def _override(data: dict[str, Any], place: str, value: Any) -> str | None:

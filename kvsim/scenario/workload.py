@@ -166,6 +166,18 @@ class ScriptRequest(Section):
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = Field(
         default=0, description="with engine.policy priority: lower numbers are served first"
     )
+    keep_priority: Annotated[int, Field(ge=0, le=100)] | None = Field(
+        default=None,
+        description="for orders such as priority: how much its blocks are to be kept; null for "
+        "the order's default",
+    )
+    keep_tokens: Tokens | None = Field(
+        default=None,
+        description="how many of its first tokens keep_priority is about; null for all",
+    )
+    keep_s: Seconds | None = Field(
+        default=None, description="how long keep_priority holds after its end; null for ever"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> ScriptRequest:

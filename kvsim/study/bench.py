@@ -61,7 +61,8 @@ def time_core(
     Raises:
         KvsimError: the trace cannot be read, or the cache cannot be made or is too small.
     """
-    from kvsim.cache.manager import CacheConfig, KVCache, Sequence
+    from kvsim.cache.config import CacheConfig
+    from kvsim.cache.manager import KVCache, Sequence
     from kvsim.cache.spec import FULL, GroupSpec
     from kvsim.capacity.memory import group_spec
     from kvsim.workload.traces import TraceOptions, open_trace_file

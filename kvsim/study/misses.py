@@ -20,6 +20,7 @@ _CAUSES = {
     "evicted_by_prompt": "to compute the prompt of {}",
     "evicted_by_answer": "to hold the answer of {}",
     "evicted_by_window": "for blocks of a window group, which {} took",
+    "evicted_by_state": "for states of {}",
     "evicted_by_recompute": "for {}, which computed again what it lost by preemption",
     "preempted": "for {}, after the request that held it was preempted",
 }
@@ -32,9 +33,11 @@ _SHORT = {
     "below_unit": "below\na unit",
     "look_ahead": "look-\nahead",
     "not_retained": "not re-\ntained",
+    "no_state": "no\nstate",
     "evicted_by_prompt": "evicted:\nprompt",
     "evicted_by_answer": "evicted:\nanswer",
     "evicted_by_window": "evicted:\nwindow",
+    "evicted_by_state": "evicted:\nstate",
     "evicted_by_recompute": "evicted:\nrecompute",
     "evicted_earlier": "evicted:\nearlier",
 }
@@ -90,6 +93,7 @@ def miss_findings(frame: pd.DataFrame) -> list[str]:
         parts = {
             "they had been evicted": sum(known[r] for r in EVICTIONS),
             "a window group had not retained the run to resume from": known["not_retained"],
+            "no state was kept there": known["no_state"],
             "their holder was preempted": known["preempted"],
             "nobody had computed them yet": known["not_computed"],
             "EAGLE or MTP drops a look-ahead block": known["look_ahead"],

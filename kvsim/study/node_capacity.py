@@ -14,7 +14,6 @@ from kvsim.capacity.memory import (
 )
 from kvsim.capacity.requests import blocks_of_request, concurrency
 from kvsim.capacity.sessions import (
-    Caching,
     blocks_for_sessions,
     hits_of,
     session_blocks,
@@ -25,6 +24,7 @@ from kvsim.policies.chunks import chunk_bytes, num_chunks_in
 from kvsim.policies.profiles import PROFILES
 from kvsim.scenario import CpuOffload, Scenario
 from kvsim.scenario.keys import derive_blocks, reserve_of
+from kvsim.study.layouts import SplitRow, caching_of, layouts
 
 LENGTHS = (8_192, 32_768, 131_072, 524_288)
 """Lengths that are looked at besides the longest, where no other is asked for."""
@@ -111,29 +111,6 @@ class TierRow:
     num_chunks: int
     chunk_bytes: int
     sessions: Mapping[int, int]
-
-
-@dataclass(frozen=True)
-class SplitRow:
-    """The same GPUs, divided otherwise.
-
-    Attributes:
-        tensor_parallel: ranks that split heads and weights.
-        data_parallel: replicas.
-        decode_context_parallel: ranks that split the tokens of full attention.
-        num_blocks: of one replica; None where it cannot be.
-        at_once: requests of the longest length, all replicas together.
-        sessions: of that length that stay cached, all replicas together.
-        problem: why it cannot be.
-    """
-
-    tensor_parallel: int
-    data_parallel: int
-    decode_context_parallel: int
-    num_blocks: int | None = None
-    at_once: float | None = None
-    sessions: int | None = None
-    problem: str | None = None
 
 
 @dataclass(frozen=True)
@@ -254,18 +231,8 @@ def node_capacity(
         groups=_groups(scenario),
         lengths=rows,
         tiers=_tiers(scenario, chosen),
-        splits=_splits(scenario) if splits and scenario.node.gpus > 1 else (),
+        splits=layouts(scenario) if splits else (),
         needed=None if num_sessions is None else _needed(scenario, num_sessions, chosen[-1]),
-    )
-
-
-def _caching(scenario: Scenario, interval: int | None) -> Caching:
-    return Caching(
-        scenario.scheduler_block_tokens,
-        interval,
-        scenario.free_queue != "append",
-        scenario.max_in_flight_tokens,
-        scenario.plan_settings.max_num_batched_tokens,
     )
 
 
@@ -282,7 +249,7 @@ def _intervals(scenario: Scenario, unit: int) -> list[int | None]:
 def _sessions(
     scenario: Scenario, num_blocks: int, length: int, interval: int | None, answer: int
 ) -> SessionsRow:
-    model, caching = scenario.model_spec, _caching(scenario, interval)
+    model, caching = scenario.model_spec, caching_of(scenario, interval)
     least, most = sessions_cached(model, caching, num_blocks, length)
     if not scenario.cache.enable_prefix_caching:
         return SessionsRow(interval, 0, 0, 0, 0, 0, 0)
@@ -341,7 +308,7 @@ def _tiers(scenario: Scenario, lengths: Sequence[int]) -> tuple[TierRow, ...]:
     if isinstance(tier, CpuOffload):
         per_chunk, own = tier.blocks_per_chunk, tier.num_chunks
     size = chunk_bytes(scenario.tier_block_sizes.pool_bytes, per_chunk, 1)
-    caching = _caching(scenario, scenario.retention_interval)
+    caching = caching_of(scenario, scenario.retention_interval)
     left = {x: session_blocks(scenario.model_spec, caching, x).left for x in lengths}
 
     def row(kind: str, num_chunks: int) -> TierRow:
@@ -354,41 +321,12 @@ def _tiers(scenario: Scenario, lengths: Sequence[int]) -> tuple[TierRow, ...]:
     return tuple(rows)
 
 
-def _splits(scenario: Scenario) -> tuple[SplitRow, ...]:
-    gpus, rows = scenario.node.gpus, []
-    for ranks in (n for n in range(gpus, 0, -1) if gpus % n == 0):
-        for context in (n for n in (1, 2, 4, 8) if ranks % n == 0 and (n == 1 or ranks > 1)):
-            row = _split(scenario, ranks, gpus // ranks, context)
-            if context == 1 or row.problem is None:
-                rows.append(row)
-    return tuple(rows)
-
-
-def _split(scenario: Scenario, ranks: int, replicas: int, context: int) -> SplitRow:
-    sizes = {
-        "node.tensor_parallel": ranks,
-        "node.data_parallel": replicas,
-        "node.decode_context_parallel": context,
-    }
-    try:
-        other = scenario.replace(sizes)
-        blocks = derive_blocks(other).num_blocks
-        row = _sessions(other, blocks, other.max_model_len, other.retention_interval, 1)
-        at_once = concurrency(
-            other.model_spec, blocks, other.max_model_len, other.max_in_flight_tokens
-        )
-    except KvsimError as error:
-        text = str(error).rpartition("\n")[2].strip()
-        return SplitRow(ranks, replicas, context, problem=text)
-    return SplitRow(ranks, replicas, context, blocks, replicas * at_once, replicas * row.sessions)
-
-
 def _needed(scenario: Scenario, num_sessions: int, length: int) -> Needed:
     if num_sessions < 1:
         raise KvsimError(f"sessions: {num_sessions} is below 1.")
 
     def fewest(one: Scenario) -> int:
-        caching = _caching(one, one.retention_interval)
+        caching = caching_of(one, one.retention_interval)
         return blocks_for_sessions(one.model_spec, caching, num_sessions, length)
 
     blocks = fewest(scenario)

@@ -51,24 +51,9 @@ def reuse(scenario: Scenario, requests: pd.DataFrame | None = None) -> pd.DataFr
     import pandas as pd
 
     unit = scenario.scheduler_block_tokens
-    if not arrivals_depend_on_run(scenario):
-        ordered = _each_request(scenario)
-    elif requests is None:
-        raise KvsimError(
-            "workload: its arrivals depend on the run (sessions in a closed loop, or a "
-            "concurrency), so idle times are not known before it. Give the requests of a run."
-        )
-    else:
-        arrivals_s = dict(zip(requests["request_id"], requests["arrival_s"], strict=True))
-        timed = [
-            replace(request, arrival_s=float(arrivals_s[request.request_id]))
-            for request in _each_request(scenario)
-            if request.request_id in arrivals_s
-        ]
-        ordered = iter(sorted(timed, key=lambda request: request.arrival_s))
     seen = _Seen()
     rows = []
-    for request in ordered:
+    for request in ordered_requests(scenario, requests):
         tokens, last_s = seen.longest(request, unit)
         idle_s = None if last_s is None else request.arrival_s - last_s
         rows.append(
@@ -77,6 +62,30 @@ def reuse(scenario: Scenario, requests: pd.DataFrame | None = None) -> pd.DataFr
         seen.add(request)
     frame = pd.DataFrame(rows, columns=list(REUSE_COLUMNS))
     return frame.astype({"arrival_s": float, "idle_s": float})
+
+
+def ordered_requests(scenario: Scenario, requests: pd.DataFrame | None = None) -> Iterator[Request]:
+    """The requests of a workload in the order of their arrival; see `reuse`.
+
+    Raises:
+        KvsimError: the workload cannot be read, or its arrivals depend on the run and there is
+            none.
+    """
+    if not arrivals_depend_on_run(scenario):
+        yield from _each_request(scenario)
+        return
+    if requests is None:
+        raise KvsimError(
+            "workload: its arrivals depend on the run (sessions in a closed loop, or a "
+            "concurrency), so idle times are not known before it. Give the requests of a run."
+        )
+    arrivals_s = dict(zip(requests["request_id"], requests["arrival_s"], strict=True))
+    timed = [
+        replace(request, arrival_s=float(arrivals_s[request.request_id]))
+        for request in _each_request(scenario)
+        if request.request_id in arrivals_s
+    ]
+    yield from sorted(timed, key=lambda request: request.arrival_s)
 
 
 def reuse_by_run(

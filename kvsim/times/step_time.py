@@ -230,6 +230,44 @@ def step_seconds(params: StepTimeParams, new_tokens: Ints, context: Ints, n: int
     return composed_seconds(params, compose(params, new_tokens, context, n))
 
 
+@njit
+def count_step(
+    params: StepTimeParams, new_tokens: Ints, context: Ints, n: int, row: Floats
+) -> None:
+    """Write what a step holds, a field of `Composition` each; arguments as for ``step_seconds``."""
+    held = compose(params, new_tokens, context, n)
+    row[0], row[1], row[2], row[3] = held.tokens, held.tokens, held.prompt_tokens, held.sequences
+    row[4], row[5], row[6] = held.kv_bytes, held.decode_flops, held.prompt_flops
+    row[7], row[8] = held.decode_context, held.prompt_context
+
+
+@njit
+def together_seconds(params: StepTimeParams, rows: Floats, graph_tokens: int) -> float:
+    """Seconds of a step that ranks take together: as long as the slowest of them.
+
+    Where every rank's tokens fit a CUDA graph all of them compute as many as the fullest one has;
+    else each its own (vLLM 0.33.0, ``sync_cudagraph_and_dp_padding``).
+
+    Args:
+        params: of one rank.
+        rows: float64 [ranks, 9], what each holds, from ``count_step``.
+        graph_tokens: tokens of the largest CUDA graph.
+    """
+    most, total = 0.0, 0.0
+    for rank in range(len(rows)):
+        most = max(most, rows[rank, 0])
+        total += rows[rank, 0]
+    padded = most <= graph_tokens
+    longest = 0.0
+    for rank in range(len(rows)):
+        a = rows[rank]
+        tokens = most if padded else a[0]
+        together = most * len(rows) if padded else total
+        held = Composition(tokens, together, a[2], a[3], a[4], a[5], a[6], a[7], a[8])
+        longest = max(longest, composed_seconds(params, held))
+    return longest
+
+
 def request_seconds(params: StepTimeParams, prompt_tokens: int) -> float:
     """Seconds a request spends outside of steps before it is scheduled: HTTP, tokenizing."""
     return float(params.scalars[REQUEST] + params.scalars[REQUEST_TOKEN] * prompt_tokens)

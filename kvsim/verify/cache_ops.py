@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content
-from kvsim.cache.manager import CacheConfig, Hit, KVCache, Sequence
-from kvsim.cache.spec import GroupSpec
+from kvsim.cache.manager import Hit, KVCache, Sequence
+from kvsim.cache.spec import MAMBA, GroupSpec
 from kvsim.verify.fields import OPS
 from kvsim.verify.reading import Transcript
 from kvsim.verify.report import Answer, Following
@@ -68,6 +69,9 @@ def cache_config(
                 group["block_size"],
                 group.get("sliding_window"),
                 group.get("eagle", False),
+                group.get("speculative_blocks", 0),
+                group.get("checkpoint_alignment"),
+                group.get("mode") == "none",
             )
             for group in config["groups"]
         )
@@ -79,19 +83,28 @@ def cache_config(
             retention_interval=config["retention_interval"],
             enable_caching=config["enable_caching"],
             use_eagle=use_eagle,
-            key_lookahead_tokens=key_lookahead_tokens,
+            key_lookahead_tokens=config.get("hash_lookahead_tokens", key_lookahead_tokens),
             profile=transcript.profile,
+            prefix_match_unit=_match_unit(config),
+            shared_prefix_checkpoint=config.get("shared_prefix_checkpoint", False),
         )
     except ValueError as error:
         transcript.refuse(1, f"config: {error}")
     sizes = [group.block_size for group in groups]
     for name, rule, size in (
-        ("hash_block_size", "greatest common divisor", math.gcd(*sizes)),
+        ("hash_block_size", "greatest common divisor", made.hash_block_tokens),
         ("scheduler_block_size", "least common multiple", math.lcm(*sizes)),
     ):
         if config[name] != size:
             transcript.refuse(1, f"config.{name}: {config[name]} is not the groups' {rule}, {size}")
     return made
+
+
+def _match_unit(config: dict[str, Any]) -> int | None:
+    """The hash block, which with states may be smaller than the groups' common divisor."""
+    has_states = any(group["kind"] == "mamba" for group in config["groups"])
+    unit: int | None = config["hash_block_size"] if has_states else None
+    return unit if config["enable_caching"] else None
 
 
 def runs(ids: Iterable[int]) -> list[list[int]]:
@@ -144,12 +157,20 @@ class _Follower:
         hit = self.hits.get(req)
         computed = self.cache.num_computed(sequence) if hit is None else hit.tokens
         left = sequence.content.num_tokens - computed
-        if new > left:
+        if new > left and not self.cache.has_drafts:
             raise ValueError(f"new {new} is more than the request has left to compute, {left}")
         ok = self.cache.allocate(sequence, new, hit=hit, lookahead=lookahead, full_fit=full_fit)
         got: dict[str, Any] = {"ok": ok, "free": self.cache.num_free}
-        if ok:
+        if ok and self.cache.has_states:
+            got["taken"] = runs(self.cache.taken_in_order().tolist())
+            got["tables"] = {
+                str(index): runs(self.cache.block_table(sequence, index).tolist())
+                for index, group in enumerate(self.cache.config.groups)
+                if group.kind == MAMBA
+            }
+        elif ok:
             got["blocks"] = [runs(ids.tolist()) for ids in self.cache.taken(sequence)]
+        if ok:
             self.hits.pop(req, None)
         elif hit is not None:  # it never got room: it is forgotten
             del self.sequences[req], self.hits[req]
@@ -166,6 +187,32 @@ class _Follower:
         self.cache.free(self.known(req))
         del self.sequences[req]
         self.hits.pop(req, None)
+        return {}
+
+    def step(self) -> dict[str, Any]:
+        """The step is over, and the next one begins."""
+        if not self.cache.has_states:
+            raise ValueError("steps are told only to a cache with mamba groups")
+        ends = self.cache.copies().tolist()
+        self.cache.let_go_of_copies()
+        self.cache.begin_step()
+        copies = [list(pair) for pair in zip(ends[::2], ends[1::2], strict=True)]
+        return {"copies": copies} if copies else {}
+
+    def rollback(self, req: str, tokens: int) -> dict[str, Any]:
+        """Drafts were refused."""
+        sequence = self.known(req)
+        computed = self.cache.num_computed(sequence)
+        if tokens > computed:
+            raise ValueError(f"{tokens} tokens are more than are computed, {computed}")
+        self.cache.roll_back(sequence, tokens)
+        return {}
+
+    def forget(self, req: str) -> dict[str, Any]:
+        """A request that was looked up was not scheduled."""
+        if self.hits.pop(req, None) is None:
+            raise ValueError(f"request '{req}' was not looked up, or is scheduled")
+        del self.sequences[req]
         return {}
 
     def known(self, req: str) -> Sequence:

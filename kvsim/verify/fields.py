@@ -133,10 +133,15 @@ _TRANSCRIPT: dict[str, Fields] = {
         "full_fit": asked(FLAG, required=False),
         "ok": answered(FLAG),
         "blocks": answered(list_of(RUNS), required=False),
+        "taken": answered(RUNS, required=False),
+        "tables": answered(mapping_to(RUNS), required=False),
         "free": answered(NUMBER),
     },
     "append": {"req": asked(NAME), "span": asked(SPAN)},
     "free": {"req": asked(NAME)},
+    "step": {"copies": answered(RUNS, required=False)},
+    "rollback": {"req": asked(NAME), "tokens": asked(POSITIVE)},
+    "forget": {"req": asked(NAME)},
     "reset": {"ok": answered(FLAG)},
     "state": {
         "free": answered(NUMBER),
@@ -146,6 +151,8 @@ _TRANSCRIPT: dict[str, Fields] = {
         "cached_sha256": answered(TEXT),
     },
 }
+
+_COUNTERS = ["queries", "hits", "preempted_requests", "preempted_queries", "preempted_hits"]
 
 _STEPS: dict[str, Fields] = {
     "request": {
@@ -163,17 +170,7 @@ _STEPS: dict[str, Fields] = {
         "finished": answered(list_of(TEXT), required=False),
         "free": answered(NUMBER),
     },
-    "totals": {
-        name: answered(NUMBER)
-        for name in (
-            "steps",
-            "queries",
-            "hits",
-            "preempted_requests",
-            "preempted_queries",
-            "preempted_hits",
-        )
-    },
+    "totals": {name: answered(NUMBER) for name in ("steps", *_COUNTERS)},
 }
 
 _OFFLOAD: dict[str, Fields] = {
@@ -300,11 +297,7 @@ _ASYNC: dict[str, Fields] = {
         **{
             name: answered(NUMBER)
             for name in (
-                "queries",
-                "hits",
-                "preempted_requests",
-                "preempted_queries",
-                "preempted_hits",
+                *_COUNTERS,
                 "steps",
                 "last_step",
                 "evicted",
@@ -334,10 +327,13 @@ HEADERS = {"kvsim-groups/1": ("device", "layers")}
 """By format, fields of the first line besides ``format``, ``engine`` and ``config``."""
 
 GROUP: Fields = {
-    "kind": asked(one_of(("full", "sliding_window"))),
+    "kind": asked(_GROUP_KINDS),
     "block_size": asked(POSITIVE),
     "sliding_window": asked(POSITIVE, required=False),
     "eagle": asked(FLAG, required=False),
+    "checkpoint_alignment": asked(or_null(POSITIVE), required=False),
+    "speculative_blocks": asked(whole_number(0, 64), required=False),
+    "mode": asked(one_of(("align", "none")), required=False),
 }
 
 _CACHE: dict[str, Field] = {
@@ -348,6 +344,11 @@ _CACHE: dict[str, Field] = {
     "max_model_len": asked(POSITIVE),
     "retention_interval": asked(INTERVAL),
     "enable_caching": asked(FLAG),
+}
+_STATES: dict[str, Field] = {
+    "mamba_cache_mode": asked(one_of(("align", "none")), required=False),
+    "hash_lookahead_tokens": asked(whole_number(0, 64), required=False),
+    "shared_prefix_checkpoint": asked(FLAG, required=False),
 }
 _SCHEDULER: dict[str, Field] = {
     "max_num_batched_tokens": asked(POSITIVE),
@@ -386,10 +387,17 @@ def mapping_of(fields: Fields) -> Kind:
 CONFIGS: dict[str, Fields] = {
     "kvsim-transcript/1": {
         **_CACHE,
+        **_STATES,
         "max_in_flight_tokens": asked(POSITIVE),
         "use_eagle": asked(FLAG),
     },
-    "kvsim-steps/1": {**_CACHE, **_SCHEDULER},
+    "kvsim-steps/1": {
+        **_CACHE,
+        **_STATES,
+        **_SCHEDULER,
+        "max_in_flight_tokens": asked(POSITIVE, required=False),
+        "use_eagle": asked(FLAG, required=False),
+    },
     "kvsim-offload/1": {
         **_CACHE,
         **_SCHEDULER,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kvsim.cache.content import GROUP_BITS, POSITION_BITS
+from kvsim.cache.content import GROUP_BITS, NUMBER_BITS
 from kvsim.cache.manager import KVCache
 from kvsim.engine.jobs import StepPlan
 from kvsim.engine.scheduler import Scheduler
@@ -227,8 +227,8 @@ class _Offload(TieredEngine):
         names = []
         for key in keys.tolist():
             group = key & ((1 << GROUP_BITS) - 1)
-            number = (key >> GROUP_BITS) & ((1 << POSITION_BITS) - 1)
-            uid = key >> (GROUP_BITS + POSITION_BITS)
+            number = (key >> GROUP_BITS) & ((1 << NUMBER_BITS) - 1)
+            uid = key >> (GROUP_BITS + NUMBER_BITS)
             names.append([group, uid, number * self._tokens[group]])
         return names
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kvsim.cache.content import Content
+from kvsim.cache.content import POSITION_BITS, Content
 
 
 @dataclass(slots=True)
@@ -22,6 +23,9 @@ class Request:
         output_uid: uid of the span that holds the answer, which follows the prompt.
         session_id: the session it belongs to, None where there are no sessions.
         priority: where the engine goes by priorities, a lower number is served first.
+        keep_priority: 0 to 100, how much its blocks are to be kept; -1 where it says nothing.
+        keep_tokens: how many of its first tokens that is about.
+        keep_s: seconds for which that holds once it has given them back.
     """
 
     request_id: str
@@ -32,6 +36,9 @@ class Request:
     output_uid: int
     session_id: str | None = None
     priority: int = 0
+    keep_priority: int = -1
+    keep_tokens: int = 1 << POSITION_BITS
+    keep_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Iterator
 
 from kvsim.cache.content import Content
+from kvsim.policies.facts import NOT_GIVEN
 from kvsim.scenario import ScriptWorkload
+from kvsim.scenario.fields import TOKENS_MAX
 from kvsim.workload.request import Request, Workload
 
 
@@ -77,6 +80,9 @@ def _requests(config: ScriptWorkload) -> list[Request]:
                 num_output_tokens=asked.output,
                 output_uid=names.uid(output_name, spans[-1][0], content.num_tokens),
                 priority=asked.priority,
+                keep_priority=NOT_GIVEN if asked.keep_priority is None else asked.keep_priority,
+                keep_tokens=asked.keep_tokens or TOKENS_MAX,
+                keep_s=math.inf if asked.keep_s is None else asked.keep_s,
             )
         )
     return requests

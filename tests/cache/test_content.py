@@ -35,7 +35,7 @@ def test_the_span_that_holds_the_token_before_a_position() -> None:
 
 
 def test_keys_tell_span_block_and_group_apart() -> None:
-    keys = {block_key(u, i, g) for u in (0, 1, 2**34) for i in (1, 2, 2**22) for g in (0, 1, 15)}
+    keys = {block_key(u, i, g) for u in (0, 1, 2**34) for i in (1, 2, 2**21) for g in (0, 1, 63)}
     assert len(keys) == 27
     assert all(0 < key < 2**63 for key in keys)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import GROUP_BITS, Content
-from kvsim.cache.manager import CacheConfig, KVCache, Sequence
+from kvsim.cache.manager import KVCache, Sequence
 from kvsim.cache.spec import GroupSpec
 
 

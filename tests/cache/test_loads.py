@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content
-from kvsim.cache.manager import CacheConfig, KVCache, Sequence
+from kvsim.cache.manager import KVCache, Sequence
 from kvsim.cache.spec import GroupSpec
 
 HYBRID = (GroupSpec("full", 16), GroupSpec("sliding_window", 16, 40))

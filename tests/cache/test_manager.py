@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content
-from kvsim.cache.manager import CacheConfig, KVCache, Sequence
+from kvsim.cache.manager import KVCache, Sequence
 from kvsim.cache.spec import GroupSpec
 
 FULL = (GroupSpec("full", 16),)
@@ -163,8 +164,25 @@ def test_misuse_is_told() -> None:
     ("options", "message"),
     [
         ({"num_blocks": 1}, "num_blocks 1 leaves none"),
-        ({"groups": ()}, "a model has 1 to 16 groups, not 0"),
-        ({"groups": (GroupSpec("mamba", 16),)}, "Mamba groups cannot be simulated yet"),
+        ({"groups": ()}, "a model has 1 to 64 groups, not 0"),
+        (
+            {"groups": (GroupSpec("mamba", 16),), "profile": "vllm-0.32"},
+            "mamba groups are simulated for vllm-0.33, not vllm-0.32",
+        ),
+        (
+            {"groups": (GroupSpec("mamba", 16, one_state=True),)},
+            "a group with one state a sequence needs prefix caching to be off",
+        ),
+        (
+            {"groups": (GroupSpec("mamba", 16), *FULL), "prefix_match_unit": 5},
+            "prefix_match_unit 5 does not divide the groups' blocks, 16",
+        ),
+        ({"groups": FULL, "prefix_match_unit": 8}, "prefix_match_unit needs a mamba group"),
+        ({"groups": FULL, "max_model_len": 1 << 24}, "max_model_len 16777216 is not in"),
+        (
+            {"groups": (GroupSpec("full", 1),), "max_model_len": 1 << 21},
+            r"is 2\*\*21 blocks of 1 tokens or more",
+        ),
         ({"groups": FULL, "profile": "vllm-1"}, "profile 'vllm-1' is none of"),
         ({"groups": FULL, "free_queue": "lifo"}, "free_queue 'lifo' is none of append"),
         ({"groups": FULL, "max_model_len": 0}, "max_model_len 0 is not in"),

@@ -8,9 +8,10 @@ import pytest
 
 from kvsim.cache import misses as ledgers
 from kvsim.cache import reasons as at
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content
-from kvsim.cache.ledger import NUM_FORGOTTEN, NUM_LINES, make_ledger
-from kvsim.cache.manager import CacheConfig, KVCache, Sequence
+from kvsim.cache.ledger import BY_RECOMPUTE, NUM_FORGOTTEN, NUM_LINES
+from kvsim.cache.manager import KVCache, Sequence
 from kvsim.cache.misses import MissLedger
 from kvsim.cache.spec import GroupSpec
 
@@ -50,12 +51,12 @@ class Server:
         self.ledger.register(sequence, f"r{number}")
         self.ledger.make_room()
         self.seconds += 1
-        self.ledger.set_time(self.seconds)
+        self.cache.at(self.seconds)
         hit = self.cache.lookup(sequence)
         told = self.ledger.find(sequence, hit, 0, 10_000 + number)
         assert told[: at.NUM_REASONS].sum() == content.num_tokens - hit.tokens
         assert self.cache.allocate(sequence, content.num_tokens - hit.tokens, hit=hit)
-        self.ledger.admitted(sequence, told)
+        self.ledger.admitted(sequence)
         return sequence, told
 
     def serve(self, *spans: tuple[int, int]) -> npt.NDArray[np.int64]:
@@ -97,7 +98,7 @@ def test_evicted_tokens_say_for_whom_and_when() -> None:
     assert (told[at.USED_MS], told[at.EVICTED_MS]) == (1000, 2000)
     assert told[at.LIFE_MS] == 1000 * told[at.EVICTED] == 1000 * told[at.LIFE_TOKENS]
     assert told[at.BEST] == told[at.KEPT] == 48
-    assert server.ledger.by_group()["evicted"] == [told[at.EVICTED]]
+    assert server.ledger.by_group(told) == ([0], [told[at.EVICTED]])
 
 
 def test_with_as_many_blocks_more_it_is_still_there() -> None:
@@ -120,7 +121,7 @@ def test_a_window_that_kept_nothing_there_is_told_from_an_eviction() -> None:
     server.serve((1, 80), (2, 40))
     told = server.serve((1, 80), (3, 40))
     assert told[at.NOT_RETAINED] == 80 and told[at.NOT_RETAINED_GROUP] == 1
-    assert server.ledger.by_group() == {"not_retained": [0, 80], "evicted": [0, 0]}
+    assert server.ledger.by_group(told) == ([0, 80], [0, 0])
     assert server.serve((1, 80), (4, 40))[at.NOT_RETAINED] == 0  # the junction is kept now
     dense = Server(WINDOWS)
     dense.serve((1, 80), (2, 40))
@@ -141,7 +142,7 @@ def test_what_is_being_computed_is_not_evicted() -> None:
     server.ledger.register(first, "first")
     told = server.ledger.find(first, hit := server.cache.lookup(first), 0, 9)
     assert server.cache.allocate(first, 64, hit=hit)
-    server.ledger.admitted(first, told)
+    server.ledger.admitted(first)
     _, told = server.begin((1, 160))
     assert nonzero(told) == {at.NOT_COMPUTED: 96}
     assert server.ledger.name(int(told[at.AWAITED])) == "first"
@@ -162,7 +163,7 @@ def test_blocks_given_back_by_a_preemption_are_told_apart() -> None:
     other.serve((2, 112))
     assert other.cache.allocate(sequence, 64, hit=other.cache.lookup(sequence))
     other.cache.free(sequence)
-    assert other.serve((2, 112))[at.EVICTED + 3] > 0
+    assert other.serve((2, 112))[at.EVICTED + BY_RECOMPUTE] > 0
 
 
 def test_the_ledger_grows_and_then_forgets_the_older_half(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,14 +173,14 @@ def test_the_ledger_grows_and_then_forgets_the_older_half(monkeypatch: pytest.Mo
     server = Server(num_blocks=9)
     for uid in range(1, 22):
         server.serve((uid, 96))
-    ledger = server.cache.core.pool.ledger
-    assert len(ledger.lines) == 64 and ledger.meter[NUM_FORGOTTEN] == 0
+    ledger = server.ledger.ledger
+    assert len(ledger.lines) == 8 * 64 and ledger.meter[NUM_FORGOTTEN] == 0
     assert server.serve((1, 96))[at.EVICTED] == 80
     for uid in range(100, 200):
         server.serve((uid, 96))
-    ledger = server.cache.core.pool.ledger
-    assert len(ledger.lines) == 64 and server.ledger.num_forgotten > 0
-    assert ledger.meter[NUM_LINES] == np.count_nonzero(ledger.lines[:, 0])
+    ledger = server.ledger.ledger
+    assert len(ledger.lines) == 8 * 64 and server.ledger.num_forgotten > 0
+    assert ledger.meter[NUM_LINES] == np.count_nonzero(ledger.lines[::8])
     assert server.serve((2, 96))[at.EARLIER] == 80
     assert server.serve((195, 96))[at.EVICTED] == 80
 
@@ -189,8 +190,3 @@ def test_reset_forgets_everything() -> None:
     server.serve((1, 64))
     assert server.cache.reset()
     assert nonzero(server.serve((1, 64))) == {at.NEVER_SEEN: 64}
-
-
-def test_a_ledger_of_another_pool_is_refused() -> None:
-    with pytest.raises(ValueError, match="rows of uses"):
-        KVCache(Server().cache.config).replace_ledger(make_ledger(5, 16, 16, 16))

@@ -143,6 +143,11 @@ def test_published_concurrency_of_14_5_is_near() -> None:
     assert before == pytest.approx(15.33, abs=0.01)
 
 
-def test_mamba_groups_are_refused() -> None:
-    with pytest.raises(KvsimError, match="mamba"):
-        num_blocks_of_request([GroupSpec("mamba", 16)], 1000, 100)
+def test_states_take_a_few_blocks_whatever_the_length() -> None:
+    groups = (
+        GroupSpec("mamba", 16),
+        GroupSpec("mamba", 16, num_drafts=3, checkpoint_alignment=1),
+        GroupSpec("mamba", 4096, num_drafts=1, one_state=True),
+    )
+    assert num_blocks_of_request(groups, 1000, 100) == (2, 6, 2)
+    assert num_blocks_of_request(groups, 100_000, 100) == (2, 6, 2)

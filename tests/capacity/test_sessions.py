@@ -7,8 +7,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kvsim import catalog
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content
-from kvsim.cache.manager import CacheConfig, Hit, KVCache, Sequence
+from kvsim.cache.manager import Hit, KVCache, Sequence
 from kvsim.capacity.memory import derive_num_blocks, group_spec
 from kvsim.capacity.requests import blocks_of_request, fits, longest_in_pool
 from kvsim.capacity.sessions import (

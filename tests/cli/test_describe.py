@@ -47,8 +47,9 @@ def test_every_key_is_described_with_default_and_choices() -> None:
         assert f"  {key.place}" in text
         assert key.meaning
     one = " ".join(said("cache.free_queue").split())
-    assert "One of profile, append, prepend-uncached-window," in one
+    assert "as `kvsim policies` lists them" in one
     assert "Default: profile." in one
+    assert "One of fcfs, priority." in " ".join(said("engine.policy").split())
 
 
 def test_a_name_is_found_wherever_it_stands() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from kvsim.cli import app
@@ -36,8 +37,11 @@ def test_one_is_shown_with_its_parameters_and_source() -> None:
     assert "It has no parameters." in _said("random")
 
 
-def test_ones_own_is_shown_too() -> None:
-    assert "grace_tokens" in _said(f"{OWN}:ShortestQueue")
+def test_ones_own_is_shown_too_where_it_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVSIM_TRUST", "")  # as it was, afterwards
+    refused = CliRunner().invoke(app, ["routers", f"{OWN}:ShortestQueue"])
+    assert "give --trust" in str(refused.exception)
+    assert "grace_tokens" in _said(f"{OWN}:ShortestQueue", "--trust")
 
 
 def test_an_unknown_one_is_refused_with_the_nearest() -> None:

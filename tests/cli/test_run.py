@@ -178,13 +178,25 @@ def test_validate_prints_the_resolved_scenario_and_the_derivation(kvsim: Kvsim) 
         "268.00 GiB HBM of a b300",
         "x 0.92 gpu_memory_utilization = 246.56 GiB",
         "- 100.70 GiB weights",
-        "- 3.40 GiB reserve for activations and graphs (assumption",
-        "= 142.46 GiB KV of a GPU",
+        "GiB reserve beside weights and KV (derived: ",
+        "= 138.67 GiB KV of a GPU",
         "/ 1,435,968 bytes a block",
-        "= 106,524 blocks, block 0 included",
+        "= 103,687 blocks, block 0 included",
         "units of 256 tokens",
     ):
         assert text in answer.out
+
+
+def test_validate_says_what_will_not_run(kvsim: Kvsim, tmp_path: Path) -> None:
+    file = tmp_path / "hybrid.yaml"
+    file.write_text(
+        "model: qwen3-next-80b-a3b\nnode: {gpu: h200, gpus: 2}\n"
+        "offload: {kind: cpu, capacity: 1 TiB}\n"
+        "workload: {kind: script, requests: [{prompt: [[a, 100]]}]}\n"
+    )
+    answer = kvsim("validate", file)
+    assert answer.code == 0, answer.err
+    assert "`kvsim run` refuses it. offload: tiers for a model with states" in answer.out
 
 
 def test_validate_lists_all_problems(kvsim: Kvsim, tmp_path: Path) -> None:

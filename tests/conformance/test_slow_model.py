@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from kvsim.cache.spec import GroupSpec
-from tests.conformance.transcripts import label, lines, recorded_faults, transcripts
+from tests.conformance.transcripts import label, lines, recorded_faults, transcripts, with_states
 from tests.slow_model.slow_cache import SlowCache
 from tests.slow_model.slow_scheduler import SlowScheduler
+from tests.slow_model.slow_states import SlowStates
 
 PROFILES = {
     "vllm 0.22.1": "vllm-0.22",
@@ -25,12 +26,12 @@ PROFILES = {
 }
 OPERATIONS = [
     path
-    for path in transcripts() + recorded_faults()
+    for path in transcripts() + with_states() + recorded_faults()
     if lines(path)[0]["format"] == "kvsim-transcript/1"
 ]
 STEPS = [
     path
-    for path in transcripts("steps-") + recorded_faults()
+    for path in transcripts("steps-") + with_states() + recorded_faults()
     if lines(path)[0]["format"] == "kvsim-steps/1"
 ]
 
@@ -40,8 +41,37 @@ def release(head: dict[str, Any]) -> str:
     return str(head["engine"]).partition("+")[0]
 
 
+def slow_states(config: dict[str, Any], max_in_flight_tokens: int) -> SlowStates:
+    caching = config["enable_caching"]
+    return SlowStates(
+        num_blocks=config["num_blocks"],
+        groups=[
+            GroupSpec(
+                group["kind"],
+                group["block_size"],
+                group.get("sliding_window"),
+                group.get("eagle", False),
+                group.get("speculative_blocks", 0),
+                group.get("checkpoint_alignment"),
+                group.get("mode") == "none",
+            )
+            for group in config["groups"]
+        ],
+        max_model_len=config["max_model_len"],
+        max_in_flight_tokens=max_in_flight_tokens,
+        retention_interval=config["retention_interval"],
+        enable_caching=caching,
+        use_eagle=config["use_eagle"],
+        key_lookahead_tokens=config["hash_lookahead_tokens"],
+        prefix_match_unit=config["hash_block_size"] if caching else None,
+        shared_prefix_checkpoint=config["shared_prefix_checkpoint"],
+    )
+
+
 def slow_cache(head: dict[str, Any], max_in_flight_tokens: int) -> SlowCache:
     config = head["config"]
+    if any(group["kind"] == "mamba" for group in config["groups"]):
+        return slow_states(config, max_in_flight_tokens)
     return SlowCache(
         num_blocks=config["num_blocks"],
         groups=[GroupSpec(**group) for group in config["groups"]],
@@ -62,7 +92,7 @@ def digest(ids: list[int]) -> str:
     return hashlib.sha256(struct.pack(f"<{len(ids)}i", *ids)).hexdigest()
 
 
-def answer(cache: SlowCache, record: dict[str, Any]) -> dict[str, Any]:
+def answer(cache: Any, record: dict[str, Any]) -> dict[str, Any]:
     """Do what a line says. Answers by name, block ids written out."""
     match record["op"]:
         case "lookup":
@@ -77,8 +107,27 @@ def answer(cache: SlowCache, record: dict[str, Any]) -> dict[str, Any]:
                 record.get("lookahead", 0),
                 record.get("full_fit", False),
             )
-            blocks = {} if taken is None else {"blocks": taken}
-            return {"ok": taken is not None, "free": cache.num_free, **blocks}
+            got = {"ok": taken is not None, "free": cache.num_free}
+            if taken is not None and isinstance(cache, SlowStates):
+                tables = cache.sequences[record["req"]].tables
+                got["taken"] = taken[0]
+                got["tables"] = {
+                    str(g): [block.number for block in tables[g]]
+                    for g, spec in enumerate(cache.groups)
+                    if spec.kind == "mamba"
+                }
+            elif taken is not None:
+                got["blocks"] = taken
+            elif isinstance(cache, SlowStates) and cache.sequences[record["req"]].hit_blocks:
+                cache.forget(record["req"])
+            return got
+        case "step":
+            copies = cache.step()
+            return {"copies": copies} if copies else {}
+        case "rollback":
+            cache.rollback(record["req"], record["tokens"])
+        case "forget":
+            cache.forget(record["req"])
         case "append":
             cache.append(record["req"], *record["span"])
         case "free":
@@ -106,6 +155,9 @@ def test_the_slow_cache_answers_as_recorded(path: Path) -> None:
         for name in ("blocks", "hit_blocks"):
             if name in expected:
                 expected[name] = [unfold(runs) for runs in expected[name]]
+        if "taken" in expected:
+            expected["taken"] = unfold(expected["taken"])
+            expected["tables"] = {g: unfold(runs) for g, runs in expected["tables"].items()}
         got = answer(cache, record)
         assert got == {name: expected[name] for name in got}, f"line {number}"
 

@@ -27,6 +27,13 @@ def recorded_faults() -> list[Path]:
     return own + [p for p in sorted((SHARED / "faults").glob("*.gz")) if p.name not in names]
 
 
+def with_states() -> list[Path]:
+    """Recordings of models with groups of states."""
+    own = sorted((OWN / "mamba").glob("*.jsonl.gz"))
+    names = {path.name for path in own}
+    return own + [p for p in sorted((SHARED / "mamba").glob("*.gz")) if p.name not in names]
+
+
 def overlapping() -> list[Path]:
     """Recordings of asynchronous scheduling, drafts, priorities, and what each is compared with."""
     own = sorted((OWN / "async").glob("*.jsonl.gz"))

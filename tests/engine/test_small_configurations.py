@@ -136,8 +136,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 def test_a_run_of_any_small_configuration_ends_with_all_blocks_free(scenario: Scenario) -> None:
     caches = []
 
-    def make_cache(given_scenario: Scenario) -> Any:
-        caches.append(make(given_scenario))
+    def make_cache(given_scenario: Scenario, log_entries: int) -> Any:
+        caches.append(make(given_scenario, log_entries))
         return caches[0]
 
     make = simulation.make_cache

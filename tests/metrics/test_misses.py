@@ -35,6 +35,7 @@ def test_names_stand_where_the_cache_writes_them() -> None:
         "below_unit": at.BELOW_UNIT,
         "look_ahead": at.LOOK_AHEAD,
         "not_retained": at.NOT_RETAINED,
+        "no_state": at.NO_STATE,
         "evicted_by_prompt": at.EVICTED,
         "evicted_earlier": at.EARLIER,
     }.items():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kvsim.cache.content import GROUP_BITS, POSITION_BITS, Content, Ints
-from kvsim.cache.manager import CacheConfig, KVCache
+from kvsim.cache.config import CacheConfig
+from kvsim.cache.content import GROUP_BITS, NUMBER_BITS, Content, Ints
+from kvsim.cache.manager import KVCache
 from kvsim.cache.spec import GroupSpec
 from kvsim.engine.jobs import SchedulerConfig, StepPlan
 from kvsim.engine.scheduler import Scheduler
@@ -32,8 +33,8 @@ def named(keys: Ints) -> Keys:
     return [
         (
             key & ((1 << GROUP_BITS) - 1),
-            key >> (GROUP_BITS + POSITION_BITS),
-            key >> GROUP_BITS & ((1 << POSITION_BITS) - 1),
+            key >> (GROUP_BITS + NUMBER_BITS),
+            key >> GROUP_BITS & ((1 << NUMBER_BITS) - 1),
         )
         for key in keys.tolist()
     ]

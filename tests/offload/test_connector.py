@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvsim.cache.manager import CacheConfig, KVCache
+from kvsim.cache.config import CacheConfig
+from kvsim.cache.manager import KVCache
 from kvsim.cache.spec import GroupSpec
 from kvsim.engine.jobs import SchedulerConfig
 from kvsim.engine.scheduler import Scheduler

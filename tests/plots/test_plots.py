@@ -218,6 +218,13 @@ def test_the_distribution_of_ttft(results: dict[str, RunResult]) -> None:
     assert (p50, p90, p99) == pytest.approx((ttft["p50"], ttft["p90"], ttft["p99"]))
 
 
+def test_more_runs_than_bands_have_the_error_in_words(results: dict[str, RunResult]) -> None:
+    ax = plots.tpot_distribution(dict.fromkeys("abcd", results["append"]))
+    error = results["append"].summary["step_times"]["tpot"]["error"]
+    assert f"step times: {error:.0%} off in the median" in ax.get_xlabel()
+    assert not ax.collections
+
+
 def test_the_distribution_of_tpot_has_its_own_band(results: dict[str, RunResult]) -> None:
     ax = plots.tpot_distribution({"append": results["append"]}, objective_s=0.05)
     assert legend(ax) == ["append", "objective 0.05 s"]

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from kvsim.offload.cpu_tier import ChunkTier, ChunkUse
+from kvsim.policies.contract import HOST_EVICTION
 from kvsim.policies.host_arc import Arc
-from kvsim.policies.host_eviction import HOST_EVICTIONS
+from kvsim.policies.table import TABLE
 from tests.policies.slow_host_tier import SlowTier, SlowUse
 
-EVICTIONS = sorted(HOST_EVICTIONS)
+EVICTIONS = sorted(TABLE[HOST_EVICTION])
 
 
 def use_of(keys: list[int], positions: list[int] | None = None) -> ChunkUse:

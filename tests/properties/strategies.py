@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from kvsim.cache.manager import CacheConfig
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.spec import GroupSpec
 
 THOROUGH = int(os.environ.get("KVSIM_PROPERTIES", "1"))
@@ -93,6 +93,54 @@ def caches(draw: st.DrawFn) -> CacheConfig:
         free_queue=draw(
             st.sampled_from((None, None, "append", "prepend-uncached-window", "prepend-uncached"))
         ),
+    )
+
+
+@st.composite
+def caches_with_states(draw: st.DrawFn) -> CacheConfig:
+    """A small cache of a model with states: full attention and a window beside them, or neither."""
+    size = draw(st.sampled_from((8, 12, 16)))
+    unit = draw(st.sampled_from((None, size // 4, size // 2)))
+    caching = draw(st.integers(0, 9)) > 0
+    max_model_len = draw(st.sampled_from((8 * size, 200)))
+    num_drafts = draw(st.sampled_from((0, 0, 1, 3)))
+    alignments = st.sampled_from((None, 1, size // 2, size))
+    found = [
+        GroupSpec(
+            "mamba",
+            size if caching else max_model_len,
+            num_drafts=num_drafts,
+            checkpoint_alignment=draw(alignments) if caching else None,
+            one_state=not caching,
+        )
+    ]
+    found *= draw(st.integers(1, 3))
+    found += [GroupSpec("full", size)] * draw(st.sampled_from((1, 1, 2)))
+    if draw(st.integers(0, 3)) == 0:
+        window = draw(st.sampled_from((size, unit or size, size // 2)))
+        if unit is None or window % unit == 0:
+            found.append(GroupSpec("sliding_window", window, draw(st.integers(1, 40))))
+    found = draw(st.permutations(found))
+    eagle = draw(st.sampled_from((False, False, True)))
+    if eagle and draw(st.booleans()):
+        found = [replace(group, eagle=group.kind == "full") for group in found]
+    scheduler_block = lcm(*(group.block_size for group in found))
+    intervals = (None, 0, 0, scheduler_block, 2 * scheduler_block)
+    whole = sum(
+        group.blocks_held if group.kind == "mamba" else -(-max_model_len // group.block_size)
+        for group in found
+    )
+    return CacheConfig(
+        num_blocks=3 + whole * draw(st.integers(2, 10)) // 4,
+        groups=tuple(found),
+        max_model_len=max_model_len,
+        max_in_flight_tokens=draw(st.integers(5, 80)),
+        retention_interval=draw(st.sampled_from(intervals)) if caching else None,
+        enable_caching=caching,
+        use_eagle=eagle,
+        key_lookahead_tokens=0 if eagle else draw(st.sampled_from((0, 0, 1))),
+        prefix_match_unit=unit if caching else None,
+        shared_prefix_checkpoint=draw(st.booleans()),
     )
 
 

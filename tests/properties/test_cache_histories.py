@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvsim.cache.manager import CacheConfig
+from kvsim.cache.config import CacheConfig
 from tests.properties.strategies import Deed, bounded, caches, deeds, long_history
 from tests.properties.twins import Twins
 

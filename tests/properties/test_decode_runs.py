@@ -9,8 +9,9 @@ import pandas as pd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content
-from kvsim.cache.manager import CacheConfig, KVCache
+from kvsim.cache.manager import KVCache
 from kvsim.cache.spec import GroupSpec
 from kvsim.engine.clock import Clock
 from kvsim.engine.jobs import SchedulerConfig

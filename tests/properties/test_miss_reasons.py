@@ -9,8 +9,9 @@ import pandas as pd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content
-from kvsim.cache.manager import CacheConfig, KVCache
+from kvsim.cache.manager import KVCache
 from kvsim.cache.misses import MissLedger
 from kvsim.cache.spec import GroupSpec
 from kvsim.engine.clock import Clock
@@ -112,7 +113,7 @@ def run(case: Case, *, noted: bool = True, one_by_one: bool = False) -> dict[str
         "requests": requests.frame(),
         "counters": scheduler.counters,
         "evicted": cache.num_evicted,
-        "by_group": None if ledger is None else ledger.by_group(),
+        "by_group": requests.missed_by_group(),
     }
 
 

@@ -9,12 +9,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content
-from kvsim.cache.manager import CacheConfig, KVCache
+from kvsim.cache.manager import KVCache
 from kvsim.engine.jobs import Job, SchedulerConfig
 from kvsim.engine.scheduler import Scheduler
+from kvsim.policies.profiles import PROFILES
 from kvsim.workload.request import Request
-from tests.properties.strategies import bounded, caches
+from tests.properties.strategies import bounded, caches, caches_with_states
 from tests.properties.twins import check_pool, same_state, slow_cache
 from tests.slow_model.slow_scheduler import SlowScheduler
 
@@ -94,12 +96,27 @@ def accepted(name: str, num_tokens: int, num_drafts: int) -> int:
 def test_the_scheduler_plans_as_the_slow_one(
     config: CacheConfig, limits: dict[str, Any], num_drafts: int, keys: bool, seed: int
 ) -> None:
+    run_both(config, limits, num_drafts, keys, seed)
+
+
+@bounded(60)
+@given(caches_with_states(), limits(), st.booleans(), st.integers(0, 2**32 - 1))
+def test_it_plans_so_for_models_with_states(
+    config: CacheConfig, limits: dict[str, Any], keys: bool, seed: int
+) -> None:
+    run_both(config, limits, max(group.num_drafts for group in config.groups), keys, seed)
+
+
+def run_both(
+    config: CacheConfig, limits: dict[str, Any], num_drafts: int, keys: bool, seed: int
+) -> None:
+    keys &= PROFILES[config.profile].has_key_lookahead and not config.use_eagle
     depth = 1 + limits["asynchronous"]
     budget = max(1 + num_drafts, config.max_in_flight_tokens // depth)
     config = replace(
         config,
         max_in_flight_tokens=depth * budget,
-        key_lookahead_tokens=num_drafts if keys and not config.use_eagle else 0,
+        key_lookahead_tokens=num_drafts if keys else 0,
     )
     numbers = {
         "max_num_batched_tokens": budget,

@@ -91,8 +91,7 @@ def test_states_by_hand_enlarge_the_block() -> None:
     node = {"num_blocks": 1000}
     made = scenario(model, node, step_time={"kind": "constant", "step_s": 0.1})
     assert [group.block_size for group in made.model_spec.groups] == [576] * 4
-    with pytest.raises(Problems, match="state-space groups, which are planned but not simulated"):
-        simulate(made)
+    assert simulate(made).requests.frame()["refused"].isna().all()
 
 
 def test_the_sizes_follow_the_settings_of_the_engine() -> None:
@@ -141,9 +140,8 @@ def test_what_is_planned_and_not_simulated() -> None:
     both = {"gpu": "h100", "gpus": 4, "pipeline_parallel": 2, "data_parallel": 2}
     made = scenario("qwen3-0.6b", both)
     assert made.num_ranks == 1
-    with pytest.raises(Problems, match="2 stages are not simulated") as e:
+    with pytest.raises(Problems, match="2 stages are not simulated"):
         simulate(made)
-    assert "2 replicas are not simulated" in str(e.value)
 
 
 def test_a_catalog_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,9 +214,9 @@ def test_problems_of_set(tmp_path: Path) -> None:
         "  --set cache.x: line 1, column 2: expected the node content, but found '<stream end>'.\n"
         "  --set name.x: name is 'small', which has no key 'x'. Replace name whole."
     )
-    assert error(path, "cache.retention=0", "cache.retention_interval=9") == (
+    assert error(path, "cache.retentoin=0", "cache.retention_interval=9") == (
         "s.yaml: 2 problems\n"
-        "  cache.retention: unknown key. Did you mean 'retention_interval'?\n"
+        "  cache.retentoin: unknown key. Did you mean 'retention'?\n"
         "  cache.retention_interval: 9 is not a multiple of the scheduler block (16). "
         "Use 0, 16, 32, ... or null."
     )

@@ -27,7 +27,7 @@ def written_mappings() -> list[tuple[str, dict[str, tuple[Any, str]]]]:
     # An alternative is a block of comment that starts with a section's name.
     for number, line in enumerate(lines):
         if re.fullmatch(
-            r"# (model|node|engine|offload|step_time|workload|sweep|objective):.*", line
+            r"# (model|node|fleet|engine|offload|step_time|workload|sweep|objective):.*", line
         ):
             block = []
             for inner in lines[number:]:

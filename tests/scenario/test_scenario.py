@@ -111,8 +111,8 @@ def test_a_scenario_is_frozen_and_travels() -> None:
         (small(sed=1), "sed: unknown key. Did you mean 'seed'?"),
         (
             small(zzz=1),
-            "zzz: unknown key. Known: name, seed, model, node, engine, cache, offload, step_time, "
-            "workload, variants, sweep, objective, output.",
+            "zzz: unknown key. Known: name, seed, model, node, fleet, engine, cache, offload, "
+            "step_time, workload, variants, sweep, objective, output.",
         ),
         (
             small(max_num_seqs=1),
@@ -161,13 +161,13 @@ def test_a_scenario_is_frozen_and_travels() -> None:
         ),
         (
             small(node={"num_blocks": 100, "gpus": 8, "tensor_parallel": 3}),
-            "node.tensor_parallel: 3 leaves 5 of the 8 GPUs (node.gpus) idle: one replica is "
-            "simulated, under all of the traffic. Use 8, or node.gpus: 3 and one replica's share "
-            "of the requests.",
+            "node.tensor_parallel: 3 leaves GPUs 3 to 7 of 8 (node.gpus) to nobody. Use 8, or "
+            "node.gpus: 3.",
         ),
         (
             small(node={"num_blocks": 100, "gpus": 8, "tensor_parallel": 1}),
-            "node.tensor_parallel: 1 leaves 7 of the 8 GPUs (node.gpus) idle: one replica is ",
+            "node.tensor_parallel: 1 leaves GPUs 1 to 7 of 8 (node.gpus) to nobody. Use 8, "
+            "node.data_parallel: 8, or node.gpus: 1.",
         ),
         (
             small(node={"num_blocks": 100, "gpus": 4, "tensor_parallel": 8}),
@@ -201,7 +201,7 @@ def test_a_scenario_is_frozen_and_travels() -> None:
         (
             small(cache={"free_queue": 1}),
             "cache.free_queue: 1 is no free_queue. Choices: profile, append, "
-            "prepend-uncached-window, prepend-uncached.",
+            "prepend-uncached-window, prepend-uncached, lru,",
         ),
         (
             small(cache={"enable_prefix_caching": 1}),
@@ -255,17 +255,17 @@ def test_one_problem(data: dict[str, Any], text: str) -> None:
         ({}, "model: is not described. Give one of config: (a config.json), layers: and groups:."),
         ({"groups": []}, "model.groups: has 0 entries. Give at least 1."),
         (
-            {"groups": FULL_ONLY["groups"] * 17},
-            "model.groups: has 17 entries. Give at most 16.",
+            {"groups": FULL_ONLY["groups"] * 65},
+            "model.groups: has 65 entries. Give at most 64.",
         ),
         (
             {"groups": {"kind": "full"}},
             "model.groups: a mapping is not a list. Write one as in [a, b].",
         ),
         (
-            {"groups": [{"kind": "mamba", "block_size": 16}]},
-            "model.groups.0.kind: 'mamba' groups cannot be simulated yet, only their masks can be "
-            "verified. Use full or sliding_window.",
+            {"groups": [{"kind": "full", "block_size": 16, "checkpoint_alignment": 16}]},
+            "model.groups.0.checkpoint_alignment: stands on a full group, which has no states. "
+            "Leave it out.",
         ),
         (
             {"groups": [{"kind": "sliding", "block_size": 16}]},
@@ -295,7 +295,7 @@ def test_one_problem(data: dict[str, Any], text: str) -> None:
         (
             {"groups": [{"kind": "full", "block_size": 16, "zzz": 1}]},
             "model.groups.0.zzz: unknown key. Known: kind, block_size, sliding_window, eagle, "
-            "bytes_per_block.",
+            "checkpoint_alignment, bytes_per_block.",
         ),
         (
             {"groups": [{"kind": "full", "block_size": b} for b in (2**20, 2**20 - 1)]},
@@ -464,9 +464,8 @@ def test_all_problems_come_at_once() -> None:
         "Use 0, 256, 512, ... or null.",
         "engine.max_model_len: 2097152 is above the longest sequence of the model (1048576). "
         "Use 1048576 or less.",
-        "node.tensor_parallel: 3 leaves 5 of the 8 GPUs (node.gpus) idle: one replica is "
-        "simulated, under all of the traffic. Use 8, or node.gpus: 3 and one replica's share of "
-        "the requests.",
+        "node.tensor_parallel: 3 leaves GPUs 3 to 7 of 8 (node.gpus) to nobody. Use 8, or "
+        "node.gpus: 3.",
         "variants.b.cache.retention_intervall: unknown key. Did you mean 'retention_interval'?",
     ]
 
@@ -613,6 +612,7 @@ def test_resolved_spells_everything_out() -> None:
     assert resolved["node"]["tensor_parallel"] == 8
     assert resolved["engine"]["max_model_len"] == 1_048_576
     assert resolved["cache"] == {
+        "retention": None,
         "free_queue": "prepend-uncached",
         "retention_interval": 0,
         "enable_prefix_caching": True,

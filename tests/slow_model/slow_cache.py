@@ -129,6 +129,7 @@ class SlowCache:
         self.free_queue_order = free_queue or self.profile.free_queue
         self.scheduler_block = lcm(*(g.block_size for g in groups))
         self.hash_block = gcd(*(g.block_size for g in groups))
+        self.hit_unit = self.scheduler_block
 
         flagged = {i for i, g in enumerate(groups) if g.eagle}
         if use_eagle and not flagged:
@@ -191,10 +192,11 @@ class SlowCache:
                 drop = eagle and n not in dropped
                 limit = current
                 if drop:
-                    most = seq.num_tokens // self.hash_block * self.hash_block
+                    known = max(0, seq.num_tokens - self.key_lookahead)
+                    most = known // self.hash_block * self.hash_block
                     if not self.profile.follows_eagle:
                         most = seq.num_tokens - 1
-                    limit = min(current + self.groups[first].block_size, most)
+                    limit = min(current + self._margin(first), most)
                 blocks, length = self._reach(seq, members, limit, drop)
                 if drop:
                     dropped.add(n)
@@ -222,6 +224,10 @@ class SlowCache:
         seq.hit_blocks = [found[g] for g in range(len(self.groups))]
         if longest > bound and self.profile.knows_junction:
             seq.junction = longest
+
+    def _margin(self, g: int) -> int:
+        """Tokens beyond a hit that a group is asked for where it then drops a block."""
+        return self.groups[g].block_size
 
     def _reach(
         self, seq: Request, members: list[int], limit: int, drop: bool
@@ -258,7 +264,7 @@ class SlowCache:
         length = len(columns) * size
         if drop and length:
             length -= size
-        length -= length % self.scheduler_block
+        length -= length % self.hit_unit
         del columns[length // size :]
         return [[c[k] for c in columns] for k in range(len(members))], length
 
@@ -272,7 +278,7 @@ class SlowCache:
         columns = [self._cached(seq, members, i) for i in range(limit // size)]
         # The run may end after block `end - 1` only where the hit it leaves is aligned.
         for end in range(len(columns), 0, -1):
-            if (end - extra) * size % self.scheduler_block:
+            if (end - extra) * size % self.hit_unit:
                 continue
             start = end
             while start > 0 and columns[start - 1] is not None and end - start < need:
@@ -292,8 +298,8 @@ class SlowCache:
         return [[] for _ in members], 0
 
     def _whole(self, num_blocks: int, size: int) -> int:
-        """Blocks of `size` tokens, rounded down to whole scheduler blocks."""
-        per_boundary = self.scheduler_block // size
+        """Blocks of `size` tokens, rounded down to whole units of hits."""
+        per_boundary = self.hit_unit // size
         return max(0, num_blocks) // per_boundary * per_boundary
 
     # -- allocate -------------------------------------------------------------------------------
@@ -451,7 +457,7 @@ class SlowCache:
             if self.has_eagle[g] and self.profile.keeps_before_junction:
                 boundaries.append(seq.junction - spec.block_size)
         return keeps_window_block(
-            spec, i, self.scheduler_block, self.retention_interval, boundaries, eagle
+            spec, i, self.hit_unit, self.retention_interval, boundaries, eagle
         )
 
     # -- give back ------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.slow_model.slow_cache import SlowCache
+from tests.slow_model.slow_states import SlowStates
 
 
 @dataclass(eq=False)
@@ -132,6 +133,8 @@ class SlowScheduler:
     def plan(self) -> Step:
         """What the next step does; it is in flight from then on, if it computes anything."""
         step = Step()
+        cuts = self.cache.chunk if isinstance(self.cache, SlowStates) else None
+        most = min(self.threshold or self.budget, self.budget)
         crowded = len(self.waiting) + len(self.running) > 1
         spared = not crowded and self.cache.profile.spares_lone_prefills
         threshold = 0 if spared else self.threshold
@@ -154,6 +157,8 @@ class SlowScheduler:
             known = job.num_tokens + job.num_placeholders
             want = chunk(known + job.num_drafts - job.num_computed)
             want = min(want, self.max_model_len - job.num_computed - 1)
+            if cuts is not None:
+                want = cuts(job.name, job.num_computed, want, most)
             if want <= 0:
                 continue
             while self.cache.allocate(job.name, want, self.num_drafts) is None:
@@ -180,6 +185,11 @@ class SlowScheduler:
             if self.cache.profile.counts_lookups:
                 self._count(job, hit)
             want = chunk(job.num_tokens - hit)
+            if cuts is not None:
+                want = cuts(job.name, hit, want, most)
+                if want == 0:
+                    self.cache.forget(job.name)
+                    break
             watermark = self.watermark if step.parts else 0
             if (
                 self.cache.allocate(job.name, want, self.num_drafts, self.reserves, watermark)
@@ -195,6 +205,8 @@ class SlowScheduler:
             (resumed if job.num_preemptions else step.admitted)[job.name] = hit
             step.parts.append(Part(job, want))
         step.admitted |= resumed
+        if isinstance(self.cache, SlowStates):
+            self.cache.step()
 
         self._launch(step)
         return step

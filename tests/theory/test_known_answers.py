@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content
-from kvsim.cache.manager import CacheConfig, KVCache, Sequence
+from kvsim.cache.manager import KVCache, Sequence
 from kvsim.cache.spec import GroupSpec
 from kvsim.engine.simulation import simulate
 from kvsim.scenario import Scenario

@@ -7,8 +7,9 @@ import pytest
 import simpy
 
 from kvsim import catalog
+from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content
-from kvsim.cache.manager import CacheConfig, KVCache
+from kvsim.cache.manager import KVCache
 from kvsim.cache.spec import GroupSpec
 from kvsim.engine.clock import Clock
 from kvsim.engine.jobs import SchedulerConfig

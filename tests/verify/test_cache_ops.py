@@ -128,7 +128,7 @@ def test_a_request_that_never_got_room_is_forgotten(tmp_path: Path) -> None:
     [
         ({"hash_block_size": 2}, "config.hash_block_size: 2 is not the groups' greatest common"),
         ({"scheduler_block_size": 8}, "config.scheduler_block_size: 8 is not the groups' least"),
-        ({"groups": []}, "config: a model has 1 to 16 groups, not 0"),
+        ({"groups": []}, "config: a model has 1 to 64 groups, not 0"),
         (
             {"groups": [{"kind": "full", "block_size": 4, "sliding_window": 8}]},
             "config: sliding_window belongs to",

@@ -1,0 +1,218 @@
+"""Which of several caches hold which blocks: the truth about a fleet, for figures and ceilings.
+
+Fed with the logs of the caches (`KVCache.take_log`). An open-addressing table from key to a bit for
+each cache that holds a block under it. Keys nobody holds any more stay until the table is made
+again, as it is when it is half full.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kvsim.cache.block_pool import ENTERED, REMOVED
+from kvsim.cache.content import GROUP_BITS, Content, Ints, block_key
+from kvsim.jit import njit
+
+Words = npt.NDArray[np.uint64]
+
+_BITS = 64
+# Entries of `totals`: keys in the table, held or not; keys held; blocks held, each cache counted;
+# keys at most before the table is made again.
+_USED, _KEYS, _HELD = range(3)
+
+
+class Holders:
+    """The blocks of one group, of so many caches.
+
+    Attributes:
+        group: number of the group.
+        block_size: tokens of its blocks.
+    """
+
+    def __init__(
+        self, num_caches: int, group: int, block_size: int, key_lookahead: int = 0
+    ) -> None:
+        """Empty caches.
+
+        Args:
+            num_caches: numbered from 0.
+            group: whose blocks are looked at; others in the logs are passed over.
+            block_size: tokens of its blocks.
+            key_lookahead: tokens behind a block that its key covers as well.
+        """
+        self.group = group
+        self.block_size = block_size
+        self._key_lookahead = key_lookahead
+        self._num_caches = num_caches
+        self._make(1 << 14)
+        self._reach = np.zeros(num_caches, dtype=np.int64)
+        self._alive = np.zeros(self._masks.shape[1], dtype=np.uint64)
+
+    @property
+    def num_keys(self) -> int:
+        """Different blocks that are held."""
+        return int(self._totals[_KEYS])
+
+    @property
+    def num_held(self) -> int:
+        """Blocks that are held, each as often as caches hold it."""
+        return int(self._totals[_HELD])
+
+    def take(self, cache: int, keys: Ints, whats: Ints) -> None:
+        """What a cache has entered and removed, in order."""
+        start = 0
+        while start < len(keys):
+            room = len(self._keys) // 2 - int(self._totals[_USED])
+            if room <= 0:
+                self._grow()
+                continue
+            end = min(len(keys), start + room)
+            _take(
+                self._keys, self._masks, self._totals, cache, self.group,
+                keys[start:end], whats[start:end],
+            )  # fmt: skip
+            start = end
+
+    def forget(self, cache: int) -> None:
+        """A cache is empty."""
+        _forget(self._masks, self._totals, cache)
+
+    def reach(self, content: Content, max_tokens: int) -> Ints:
+        """Leading tokens that each cache holds, in whole blocks; int64 [caches], used again."""
+        _reach_of(
+            self._keys, self._masks, content.uids, content.ends, self.block_size, self.group,
+            self._key_lookahead, max_tokens, self._alive, self._reach,
+        )  # fmt: skip
+        return self._reach
+
+    def _make(self, size: int) -> None:
+        self._keys: Ints = np.zeros(size, dtype=np.int64)
+        self._masks: Words = np.zeros((size, -(-self._num_caches // _BITS)), dtype=np.uint64)
+        self._totals: Ints = np.zeros(3, dtype=np.int64)
+
+    def _grow(self) -> None:
+        keys, masks, size = self._keys, self._masks, len(self._keys)
+        while size < 4 * self._totals[_KEYS]:
+            size *= 2
+        self._make(size)
+        _move(keys, masks, self._keys, self._masks, self._totals)
+
+
+@njit
+def _place(keys: Ints, key: int) -> int:
+    """Where a key is in the table, or the empty place where it would be."""
+    last = len(keys) - 1
+    number = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
+    place: int = np.int64((number >> np.uint64(20)) & np.uint64(last))  # type: ignore[assignment]
+    while keys[place] != 0 and keys[place] != key:
+        place = (place + 1) & last
+    return place
+
+
+@njit
+def _is_held(masks: Words, place: int) -> bool:
+    """Whether any cache holds what stands in a place."""
+    held = False
+    for word in range(masks.shape[1]):
+        held = held or masks[place, word] != 0
+    return held
+
+
+@njit
+def _take(
+    keys: Ints, masks: Words, totals: Ints, cache: int, group: int, changed: Ints, whats: Ints
+) -> None:
+    """Set and clear the bit of a cache; there is room for all keys."""
+    word = cache // _BITS
+    bit = np.uint64(1) << np.uint64(cache % _BITS)
+    for i in range(len(changed)):
+        key, what = changed[i], whats[i]
+        if (key & ((1 << GROUP_BITS) - 1)) != group or (what != ENTERED and what != REMOVED):
+            continue
+        place = _place(keys, key)
+        if keys[place] == 0:
+            keys[place] = key
+            totals[_USED] += 1
+        held = _is_held(masks, place)
+        has = (masks[place, word] & bit) != 0
+        if what == ENTERED and not has:
+            masks[place, word] |= bit
+            totals[_HELD] += 1
+            if not held:
+                totals[_KEYS] += 1
+        elif what == REMOVED and has:
+            masks[place, word] &= ~bit
+            totals[_HELD] -= 1
+            if not _is_held(masks, place):
+                totals[_KEYS] -= 1
+
+
+@njit
+def _forget(masks: Words, totals: Ints, cache: int) -> None:
+    """Clear the bit of a cache everywhere."""
+    word = cache // _BITS
+    bit = np.uint64(1) << np.uint64(cache % _BITS)
+    for place in range(len(masks)):
+        if (masks[place, word] & bit) != 0:
+            masks[place, word] &= ~bit
+            totals[_HELD] -= 1
+            if not _is_held(masks, place):
+                totals[_KEYS] -= 1
+
+
+@njit
+def _move(keys: Ints, masks: Words, new_keys: Ints, new_masks: Words, totals: Ints) -> None:
+    """Enter what is held in a larger table."""
+    for place in range(len(keys)):
+        held = 0
+        for word in range(masks.shape[1]):
+            rest = masks[place, word]
+            while rest != 0:
+                rest &= rest - np.uint64(1)
+                held += 1
+        if held:
+            there = _place(new_keys, keys[place])
+            new_keys[there] = keys[place]
+            for word in range(masks.shape[1]):
+                new_masks[there, word] = masks[place, word]
+            totals[_USED] += 1
+            totals[_KEYS] += 1
+            totals[_HELD] += held
+
+
+@njit
+def _reach_of(
+    keys: Ints,
+    masks: Words,
+    uids: Ints,
+    ends: Ints,
+    size: int,
+    group: int,
+    ahead: int,
+    max_tokens: int,
+    alive: Words,
+    reach: Ints,
+) -> None:
+    """Write for each cache up to where it holds a prompt's blocks, from the first on."""
+    alive[:] = 0
+    for cache in range(len(reach)):
+        alive[cache // _BITS] |= np.uint64(1) << np.uint64(cache % _BITS)
+    position, span, left = size, 0, len(reach)
+    while left > 0 and position <= max_tokens and position + ahead <= ends[-1]:
+        while ends[span] < position + ahead:
+            span += 1
+        place = _place(keys, block_key(uids[span], position // size, group))
+        for word in range(len(alive)):
+            if (alive[word] & ~masks[place, word]) == 0:
+                continue
+            for cache in range(word * _BITS, min(len(reach), (word + 1) * _BITS)):
+                bit = np.uint64(1) << np.uint64(cache % _BITS)
+                if (alive[word] & bit) != 0 and (masks[place, word] & bit) == 0:
+                    alive[word] &= ~bit
+                    reach[cache] = position - size
+                    left -= 1
+        position += size
+    for cache in range(len(reach)):
+        if (alive[cache // _BITS] & (np.uint64(1) << np.uint64(cache % _BITS))) != 0:
+            reach[cache] = position - size

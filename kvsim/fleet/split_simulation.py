@@ -1,0 +1,188 @@
+"""From a scenario with two pools to what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from kvsim.engine.clock import Clock
+from kvsim.engine.simulation import (
+    check_some_ran,
+    feed,
+    forgotten_evictions,
+    make_step_time,
+    run_warnings,
+)
+from kvsim.fleet.figures import add_counters, fleet_figures
+from kvsim.fleet.front import Front
+from kvsim.fleet.handoff import DecodeSide, Handoffs, PrefillSide
+from kvsim.fleet.nodes import Nodes
+from kvsim.fleet.outcome import FleetSimulation
+from kvsim.fleet.routers import make_routers
+from kvsim.fleet.split import SplitFront
+from kvsim.metrics.fleet import FleetFigures
+from kvsim.metrics.handoff import LegLog, PoolsFigures, SideFigures, SplitLog
+from kvsim.metrics.summary import RunCounters
+from kvsim.scenario import Scenario
+from kvsim.scenario.pool_rules import SIDES, pool_scenario
+from kvsim.workload import open_workload
+from kvsim.workload.streams import stream
+
+
+def simulate_split(
+    scenario: Scenario, told: Callable[[float], None], *, one_by_one: bool = False
+) -> FleetSimulation:
+    """Run a scenario with pools; see `kvsim.fleet.simulation.simulate_fleet`."""
+    clock = Clock()
+    workload = open_workload(scenario.workload, scenario.scheduler_block_tokens, scenario.seed)
+    handoffs = Handoffs(scenario, clock)
+    pools = {side: pool_scenario(scenario, side) for side in SIDES}
+    times = {side: make_step_time(pools[side]) for side in SIDES}
+    num_prefill = pools["prefill"].num_nodes * pools["prefill"].node.data_parallel
+    fleet = scenario.fleet
+    assert fleet is not None
+
+    front: SplitFront
+    prompts = LegLog(lambda record: front.prompt_ended(record))
+    requests = SplitLog(lambda record: front.complete(record))
+    nodes, deciders = {}, {}
+    for side, log, connect in (
+        ("prefill", prompts, handoffs.connect_prefill),
+        ("decode", requests, handoffs.connect_decode),
+    ):
+        deciders[side], caches = make_routers(pools[side], f"{side}-router")
+        nodes[side] = Nodes(
+            clock,
+            pools[side],
+            times[side],
+            log,
+            caches,
+            one_by_one=one_by_one,
+            connect=connect,
+            coarse_tokens=workload.block_tokens,
+        )
+    seeds = [int(stream(scenario.seed, f"{side}-front").integers(2**62)) for side in SIDES]
+    front = SplitFront(
+        clock,
+        nodes["decode"],
+        deciders["decode"],
+        requests,
+        seeds[1],
+        handoffs=handoffs,
+        rules=fleet.split,
+        first_replica=num_prefill,
+        prefill_deciders=deciders["prefill"],
+    )
+    front.prefill = Front(clock, nodes["prefill"], deciders["prefill"], prompts, seeds[0])
+    for part, side in ((front.prefill, "prefill"), (front, "decode")):
+        for number in range(pools[side].num_nodes):
+            part.add(number, clock.now, at_start=True)
+    feed(clock, workload, front, told)
+    clock.run()
+    told(1.0)
+    lives = {side: [life for node in nodes[side].all for life in node.lives] for side in SIDES}
+    decode_refused = sum(life.engine.replica.num_refused for life in lives["decode"])
+    check_some_ran(scenario, requests, front.num_refused + decode_refused)
+    handoffs.check_all_done()
+    fronts = {"prefill": front.prefill, "decode": front}
+    counters, figures = _figures(scenario, pools, nodes, fronts, handoffs)
+    counters.missed_by_group = requests.missed_by_group()
+    return FleetSimulation(
+        requests,
+        [
+            (life.replica + first, life.engine.timeline)
+            for side, first in (("prefill", 0), ("decode", num_prefill))
+            for life in lives[side]
+        ],
+        counters,
+        figures,
+        tuple(
+            dict.fromkeys(
+                (
+                    *run_warnings(pools["prefill"], workload, times["prefill"]),
+                    *run_warnings(pools["decode"], workload, times["decode"]),
+                    *handoffs.warnings,
+                    *forgotten_evictions(life.engine for side in SIDES for life in lives[side]),
+                )
+            )
+        ),
+    )
+
+
+def _figures(
+    scenario: Scenario,
+    pools: dict[str, Scenario],
+    nodes: dict[str, Nodes],
+    fronts: dict[str, Front],
+    handoffs: Handoffs,
+) -> tuple[RunCounters, FleetFigures]:
+    """Of both pools together and of each; a prompt that was handed over was looked up once."""
+    end_s = max(
+        life.engine.replica.end_s
+        for side in SIDES
+        for node in nodes[side].all
+        for life in node.lives
+    )
+    counted = {
+        side: fleet_figures(pools[side], nodes[side], fronts[side], nodes[side].caches, end_s)
+        for side in SIDES
+    }
+    (prefill, ahead), (decode, behind) = counted["prefill"], counted["decode"]
+    total = add_counters([prefill, decode], end_s)
+    total.num_blocks = prefill.num_blocks + decode.num_blocks
+    total.queried_tokens -= handoffs.repeated_queried_tokens
+    total.hit_tokens -= handoffs.repeated_hit_tokens
+    for receiver in handoffs.decode_sides.values():
+        total.queried_tokens -= receiver.filler.queried_tokens
+        total.hit_tokens -= receiver.filler.hit_tokens
+    first = len(ahead.replicas)
+    fleet = scenario.fleet
+    assert fleet is not None
+    gpu_hours = ahead.gpu_hours + behind.gpu_hours
+    costs = [one.gpu_hours * (one.cost_per_gpu_hour or 0.0) for one in (ahead, behind)]
+    is_priced = ahead.cost_per_gpu_hour and behind.cost_per_gpu_hour and gpu_hours > 0
+    sides = {}
+    for side, figures, counters, begin in (
+        ("prefill", ahead, prefill, 0),
+        ("decode", behind, decode, first),
+    ):
+        ends: dict[int, PrefillSide | DecodeSide] = getattr(handoffs, f"{side}_sides")
+        sides[side] = SideFigures(
+            nodes=figures.num_nodes,
+            router=pools[side].router[0],
+            first_replica=begin,
+            counters=counters,
+            loads=[
+                min(1.0, one.busy_s / one.up_s) if one.up_s else 0.0 for one in figures.replicas
+            ],
+            link_bytes=[ends[number].num_bytes for number in sorted(ends)],
+        )
+    return total, replace(
+        behind,
+        num_nodes=ahead.num_nodes + behind.num_nodes,
+        router=", ".join(pools[side].router[0] for side in SIDES),
+        replicas=[
+            *(replace(one, pool="prefill") for one in ahead.replicas),
+            *(
+                replace(
+                    one,
+                    replica=one.replica + first,
+                    node=one.node + ahead.num_nodes,
+                    pool="decode",
+                )
+                for one in behind.replicas
+            ),
+        ],
+        duplicate_tokens=ahead.duplicate_tokens + behind.duplicate_tokens,
+        num_dummy_steps=ahead.num_dummy_steps + behind.num_dummy_steps,
+        gpu_hours=gpu_hours,
+        cost_per_gpu_hour=sum(costs) / gpu_hours if is_priced else None,
+        pools=PoolsFigures(
+            connector=fleet.transfer.kind,
+            prefill=sides["prefill"],
+            decode=sides["decode"],
+            moved_bytes_by_group=handoffs.group_bytes,
+            descriptors=handoffs.num_descriptors,
+            leases_lost=handoffs.num_lost,
+        ),
+    )

@@ -1,0 +1,180 @@
+"""The figures of a fleet: by replica and together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvsim.metrics.handoff import PoolsFigures, pools_summary, prompts_by_replica
+from kvsim.metrics.summary import RunCounters, spread
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REPLICA_KEYS: dict[str, str] = {
+    "replica": "its number: node x data_parallel + rank",
+    "node": "number of its node",
+    "pool": "prefill or decode where they are apart, else null",
+    "num_requests": "requests that ran on it last",
+    "token_hit_rate": "hit_tokens / queried_tokens, 0 to 1",
+    "queried_tokens": "prompt tokens looked up at first admission",
+    "hit_tokens": "prompt tokens found in its prefix cache",
+    "scheduled_tokens": "tokens computed by its steps",
+    "preemptions": "times a running request was preempted",
+    "evicted_blocks": "cached blocks that lost their key when they were taken",
+    "ttft_s": "arrival to first token (prefill: to the end of the prompt), in s: `mean`, `p50`, "
+    "`p90`, `p99`",
+    "tpot_s": "time a token after the first, in s: the same",
+    "occupancy": "mean share of its blocks that requests referred to, 0 to 1",
+    "load": "share of its time in which a step was under way, 0 to 1",
+    "up_s": "time it was there",
+}
+"""Keys of a replica in `summary.json`, each with its meaning. One that was lost and came back is
+the same."""
+
+FLEET_KEYS: dict[str, str] = {
+    "num_nodes": "nodes at the start",
+    "router": "who chose the node, or the rank where balancing is external",
+    "replicas": "by replica, in order, the keys of `kvsim.metrics.fleet.REPLICA_KEYS`",
+    "imbalance": "largest over mean of all replicas: `requests`, `scheduled_tokens`, `load`",
+    "misrouted_tokens": "prompt tokens that another replica had cached when the request was "
+    "routed, beyond what the chosen one had",
+    "misrouted_share": "the same as a share of the prompt tokens routed, 0 to 1",
+    "duplicate_share": "of the tokens cached, those that another replica held too: mean over "
+    "arrivals, 0 to 1; counted where attention is full",
+    "duplicate_tokens": "tokens cached at the end beyond the first copy of each",
+    "view_age_s": "how old the counts were that a router saw of the replica it chose, in s: "
+    "`mean`, `p50`, `p90`, `p99`; null where it sees none but its own",
+    "num_lost": "nodes that failed",
+    "num_resent": "times a request was sent again because its node failed",
+    "num_dummy_steps": "steps of ranks that had nothing to run while others had",
+    "gpu_hours": "GPUs times the time from the start of their node to its end, or the run's",
+    "cost": "gpu_hours x node.cost_per_gpu_hour; null without one, as are the next two",
+    "cost_per_million_prompt_tokens": "cost over prompt tokens of the requests that ran, x 1e6",
+    "cost_per_million_output_tokens": "cost over tokens made, x 1e6",
+    "pools": "where prefill and decode are apart, the keys of `kvsim.metrics.handoff.POOLS_KEYS`; "
+    "else null",
+}
+"""Keys of `fleet` in a summary, each with its meaning."""
+
+
+@dataclass(frozen=True)
+class ReplicaFigures:
+    """What one replica has counted; see `REPLICA_KEYS`."""
+
+    replica: int
+    node: int
+    counters: RunCounters
+    occupancy: float
+    busy_s: float
+    up_s: float
+    pool: str | None = None
+
+
+@dataclass(frozen=True)
+class FleetFigures:
+    """What a fleet has counted; see `FLEET_KEYS`.
+
+    Attributes:
+        ages_s: of the counts seen, a value a decision.
+    """
+
+    num_nodes: int
+    router: str
+    replicas: Sequence[ReplicaFigures]
+    duplicate_share: float | None
+    duplicate_tokens: int
+    ages_s: Sequence[float]
+    num_lost: int
+    num_dummy_steps: int
+    gpu_hours: float
+    cost_per_gpu_hour: float | None
+    pools: PoolsFigures | None = None
+
+
+def fleet_summary(
+    figures: FleetFigures, requests: pd.DataFrame, summary: dict[str, Any]
+) -> dict[str, Any]:
+    """The keys of `FLEET_KEYS`, plain Python.
+
+    Args:
+        figures: what was counted.
+        requests: the frame of `RequestLog.frame` with the columns of a fleet.
+        summary: of the whole run.
+    """
+    import pandas as pd
+
+    by_replica = dict(list(requests[requests["refused"].isna()].groupby("replica")))
+    if figures.pools is not None:
+        by_replica |= prompts_by_replica(requests)
+    rows: list[dict[str, Any]] = []
+    for one in figures.replicas:
+        ran = by_replica.get(one.replica, requests.iloc[:0])
+        counters = one.counters
+        values = {
+            "replica": one.replica,
+            "node": one.node,
+            "pool": one.pool,
+            "num_requests": len(ran),
+            "token_hit_rate": _ratio(counters.hit_tokens, counters.queried_tokens),
+            "queried_tokens": int(counters.queried_tokens),
+            "hit_tokens": int(counters.hit_tokens),
+            "scheduled_tokens": int(counters.scheduled_tokens),
+            "preemptions": int(counters.preemptions),
+            "evicted_blocks": int(counters.evicted_blocks),
+            "ttft_s": spread(ran["ttft_s"]),
+            "tpot_s": spread(ran["tpot_s"]),
+            "occupancy": float(one.occupancy),
+            "load": _ratio(min(one.busy_s, one.up_s), one.up_s) or 0.0,
+            "up_s": float(one.up_s),
+        }
+        rows.append({key: values[key] for key in REPLICA_KEYS})
+    routed = requests[requests["replica"].notna()]
+    misrouted = int(routed["cached_elsewhere_tokens"].sum())
+    cost = None
+    if figures.cost_per_gpu_hour is not None:
+        cost = figures.gpu_hours * figures.cost_per_gpu_hour
+    ages = pd.Series(np.array(figures.ages_s, dtype=np.float64))
+    found = {
+        "num_nodes": figures.num_nodes,
+        "router": figures.router,
+        "replicas": rows,
+        "imbalance": {
+            key: _imbalance([row[name] for row in rows])
+            for key, name in (
+                ("requests", "num_requests"),
+                ("scheduled_tokens", "scheduled_tokens"),
+                ("load", "load"),
+            )
+        },
+        "misrouted_tokens": misrouted,
+        "misrouted_share": _ratio(misrouted, int(routed["prompt_tokens"].sum())),
+        "duplicate_share": figures.duplicate_share,
+        "duplicate_tokens": figures.duplicate_tokens,
+        "view_age_s": spread(ages) if len(ages) else None,
+        "num_lost": figures.num_lost,
+        "num_resent": int(requests["resent"].sum()),
+        "num_dummy_steps": figures.num_dummy_steps,
+        "gpu_hours": float(figures.gpu_hours),
+        "cost": cost,
+        "cost_per_million_prompt_tokens": _per_million(cost, summary["prompt_tokens"]),
+        "cost_per_million_output_tokens": _per_million(cost, summary["output_tokens"]),
+        "pools": None if figures.pools is None else pools_summary(figures.pools, requests),
+    }
+    return {key: found[key] for key in FLEET_KEYS}
+
+
+def _imbalance(values: Sequence[float]) -> float | None:
+    mean = sum(values) / len(values) if values else 0
+    return max(values) / mean if mean > 0 else None
+
+
+def _per_million(cost: float | None, tokens: int) -> float | None:
+    return cost / tokens * 1e6 if cost is not None and tokens > 0 else None
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None

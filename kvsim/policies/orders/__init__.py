@@ -1,0 +1,1 @@
+"""Free-queue orders, a file each; `kvsim.policies.table` has them by name."""

@@ -1,0 +1,1 @@
+"""Retention policies; `kvsim.policies.table` has them by name."""

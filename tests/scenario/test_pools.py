@@ -1,0 +1,96 @@
+"""Prefill and decode apart: keys, and what has to hold between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvsim.scenario import Scenario
+from kvsim.scenario.pool_rules import SIDES, pool_scenario
+from kvsim.scenario.reading import resolved_yaml
+from tests.scenario.test_fleet import problems, scenario
+
+POOLS: dict[str, Any] = {"prefill": {}, "decode": {}}
+
+
+def test_pools_are_read_and_written_again() -> None:
+    pools = {"prefill": {"nodes": 2}, "decode": {"node": {"num_blocks": 50}, "router": "random"}}
+    transfer = {"kind": "mooncake-push", "lease": "2 min"}
+    split = {"uncached_tokens": 16}
+    made = scenario({"pools": pools, "transfer": transfer, "split": split})
+    assert Scenario.from_data(made.resolved()).fleet == made.fleet
+    assert made.fleet is not None
+    assert made.fleet.transfer.lease == 120
+    apart = {side: pool_scenario(made, side) for side in SIDES}
+    assert [apart[side].num_nodes for side in SIDES] == [2, 1]
+    assert [apart[side].node.num_blocks for side in SIDES] == [100, 50]
+    assert [apart[side].router[0] for side in SIDES] == ["round-robin", "random"]
+    assert "mooncake-push" in resolved_yaml(made)
+
+
+@pytest.mark.parametrize(
+    ("fleet", "parts", "text"),
+    [
+        (
+            {"pools": {"decode": {}}},
+            {},
+            "fleet.pools.prefill: is missing. Give: nodes that",
+        ),
+        ({"pools": POOLS, "router": "random"}, {}, "fleet.router: 'random' stands beside pools, "),
+        (
+            {"pools": POOLS, "events": [{"at": 1, "lose": 0}]},
+            {},
+            "fleet.events: stand beside pools, whose nodes do not come and go yet. Leave one",
+        ),
+        (
+            {"pools": {**POOLS, "prefill": {"router": "nearest"}}},
+            {},
+            "fleet.pools.prefill.router: unknown router 'nearest'.",
+        ),
+        (
+            {"pools": {**POOLS, "decode": {"node": {"gpus": 4, "tensor_parallel": 2}}}},
+            {"step_time": {"kind": "constant", "step_s": 1}, "engine": {"kv_cache_memory": "1 GB"}},
+            "fleet.pools.decode.node.tensor_parallel: 2 leaves GPUs 2 to 3 of 4",
+        ),
+        (
+            {"pools": POOLS, "transfer": {"kind": "tcp"}},
+            {},
+            "fleet.transfer.kind: unknown kind '",
+        ),
+        (
+            {"pools": POOLS, "transfer": {"kind": "mooncake-push", "renew_every": 5}},
+            {},
+            "fleet.transfer.renew_every: unknown key",
+        ),
+        ({"split": {"share": 0.5}}, {}, "fleet.split: stands without fleet.pools, between which"),
+        (
+            {"pools": POOLS, "split": {"share": 7}},
+            {},
+            "fleet.split.share: 7 is above 1. Use 1 or less.",
+        ),
+        (
+            {"pools": POOLS},
+            {"offload": {"kind": "cpu"}},
+            "offload: a tier beside fleet.pools is not simulated yet. Leave one of them out.",
+        ),
+        (
+            {"pools": POOLS},
+            {"engine": {"speculative": {"tokens": 1, "acceptance": 0.8}}},
+            "engine.speculative: drafts beside fleet.pools are not simulated yet",
+        ),
+        (
+            {"pools": POOLS},
+            {"engine": {"profile": "vllm-0.23"}},
+            "engine.profile: vllm-0.23 is set, and fleet.pools follow vllm-0.33. Use that.",
+        ),
+        (
+            {"pools": POOLS},
+            {"model": "qwen3-next-80b-a3b"},
+            "model: has groups that are neither full nor sliding_window",
+        ),
+    ],
+)
+def test_one_problem(fleet: dict[str, Any], parts: dict[str, Any], text: str) -> None:
+    found = problems(fleet, **parts)
+    assert any(problem.startswith(text) for problem in found), found
