@@ -9,7 +9,7 @@ One file because the queue, the index and the counts change together.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,18 +39,18 @@ BLOCK_ROW = np.dtype(
 
 INDEX_ROW = np.dtype([("home", np.int32), ("block", np.int32)])
 
-# Entries of `totals`, see `Pool`; after them, blocks with a key by group, and evictions by the
-# group that took the block and, within that, the group that lost it.
-FREE, EVICTED, FREE_CACHED, NUM_BLOCKS, WATCHED, CACHED_BY_GROUP = range(6)
+# Entries of `totals`, see `Pool`: those that are read all the time share a cache line. The last
+# three are addresses: of the order of the free queue and of the retention, 0 where they are the
+# engine's, and of the ledger, 0 where nobody asks why.
+FREE, EVICTED, FREE_CACHED, NUM_BLOCKS, WATCHED, ORDERED, RETAINED, NOTED = range(8)
+# Behind them blocks with a key by group, and evictions by the group that took the block and, within
+# that, the group that lost it.
+CACHED_BY_GROUP = NOTED + 1
 NUM_GROUPS_MAX = 1 << GROUP_BITS
 EVICTED_BY = CACHED_BY_GROUP + NUM_GROUPS_MAX
-# Behind them the address of the order of the free queue, 0 for an order of the engine's.
-ORDERED = EVICTED_BY + NUM_GROUPS_MAX**2
-# That of the retention, 0 for the engine's rules; and of the ledger, 0 where nobody asks why.
-RETAINED, NOTED = ORDERED + 1, ORDERED + 2
 # In a pool that keeps a log of what is entered and removed, behind these: how many entries there
 # are, how many of them have a time; then a row for each of keys, of what was done, and of times.
-LOG_LENGTH = NOTED + 1
+LOG_LENGTH = EVICTED_BY + NUM_GROUPS_MAX**2
 LOG_STAMPED, LOG = LOG_LENGTH + 1, LOG_LENGTH + 2
 LOG_ROWS = 3
 # What was done: entered as the first under its key or not; removed as the last one or not.
@@ -71,9 +71,9 @@ class Pool(NamedTuple):
         hash_index: ``INDEX_ROW``, a power of two long: the block that was entered first under a key
             (0 where a place is empty), and the place this key would like to have.
         totals: int64: blocks in the free queue, evictions so far, blocks in the free queue with a
-            key, all blocks, 1 where somebody is told what is taken and given back; then by group,
-            see ``CACHED_BY_GROUP`` and ``EVICTED_BY``; then ``ORDERED``, ``RETAINED`` and
-            ``NOTED``; and a log, see ``LOG``.
+            key, all blocks, 1 where somebody is told what is taken and given back, ``ORDERED``,
+            ``RETAINED`` and ``NOTED``; then by group, see ``CACHED_BY_GROUP`` and ``EVICTED_BY``;
+            and a log, see ``LOG``.
     """
 
     blocks: Rows
@@ -81,7 +81,7 @@ class Pool(NamedTuple):
     totals: Ints
 
 
-def aligned_rows(num_rows: int, dtype: np.dtype[np.void]) -> Rows:
+def aligned_rows(num_rows: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Zeroed rows that begin at a cache line."""
     raw = np.zeros(num_rows * dtype.itemsize + _CACHE_LINE_BYTES, dtype=np.uint8)
     start = -raw.ctypes.data % _CACHE_LINE_BYTES
@@ -100,7 +100,7 @@ def make_pool(num_blocks: int, log_entries: int = 0) -> Pool:
     blocks["before"] = np.roll(ids, 1)
     blocks["after"] = np.roll(ids, -1)
     log = LOG + LOG_ROWS * log_entries if log_entries else LOG_LENGTH
-    totals = np.zeros(log, dtype=np.int64)
+    totals = aligned_rows(log, np.dtype(np.int64))
     totals[FREE] = num_blocks - 1
     totals[NUM_BLOCKS] = num_blocks
     size = 1 << max(_LINE_BITS, (4 * num_blocks - 1).bit_length())
@@ -112,9 +112,14 @@ def make_pool(num_blocks: int, log_entries: int = 0) -> Pool:
 
 @njit
 def _note(totals: Ints, key: int, what: int) -> None:
-    """Log an entry, where there is a log; only counted where it is full."""
-    if len(totals) == LOG_LENGTH:
-        return
+    """Log an entry, where there is a log."""
+    if len(totals) != LOG_LENGTH:
+        _log(totals, key, what)
+
+
+@njit_apart
+def _log(totals: Ints, key: int, what: int) -> None:
+    """Log an entry; only counted where the log is full."""
     number = totals[LOG_LENGTH]
     size = (len(totals) - LOG) // LOG_ROWS
     if number < size:
@@ -292,7 +297,24 @@ def touch(pool: Pool, block: int) -> None:
     """One more holder of a cached block; out of the middle of the queue if it had none."""
     if pool.totals[ORDERED] != 0:
         _touch_ordered(pool, block)
+    else:
+        _touch_linked(pool, block)
+
+
+@njit
+def touch_run(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int) -> None:
+    """One more holder of each of a run of cached blocks, from the first position to the last."""
+    if pool.totals[ORDERED] != 0:
+        for position in range(start, end):
+            _touch_ordered(pool, ring[position & ring_mask])
         return
+    for position in range(start, end):
+        _touch_linked(pool, ring[position & ring_mask])
+
+
+@njit
+def _touch_linked(pool: Pool, block: int) -> None:
+    """`touch` by an order of the engine's."""
     row = pool.blocks[block]
     if row.num_refs == 0:
         pool.blocks[row.before].after = row.after

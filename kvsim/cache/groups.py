@@ -28,7 +28,7 @@ from kvsim.cache.block_pool import (
     give_back_run,
     remove_block,
     take_run,
-    touch,
+    touch_run,
 )
 from kvsim.cache.content import NUMBER_BITS, Ints, block_key, span_at
 from kvsim.cache.ledger import (
@@ -381,8 +381,8 @@ def adopt_hit(pool: Pool, tables: Tables, slot: int, group: int, hit_tokens: int
     table = tables.tables[slot, group]
     table.length = (hit_tokens + row.beyond) // row.block_size
     table.num_looked_at = table.length
-    for index in range(table.first, table.length):
-        touch(pool, tables.rings[slot, row.ring + (index & row.ring_mask)])
+    ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
+    touch_run(pool, ring, row.ring_mask, table.first, table.length)
     if group == 0 and hit_tokens > 0:
         note_hit(pool, tables, slot, hit_tokens)
 

@@ -24,7 +24,6 @@ from kvsim.cache.block_pool import (
     LOG_ROWS,
     LOG_STAMPED,
     NUM_GROUPS_MAX,
-    ORDERED,
     Ids,
     aligned_rows,
     find_block,
@@ -593,7 +592,8 @@ class KVCache:
         Rows and counts are in the order of the groups.
         """
         num = len(self.config.groups)
-        counts = self.core.pool.totals[EVICTED_BY:ORDERED].reshape(NUM_GROUPS_MAX, NUM_GROUPS_MAX)
+        counts = self.core.pool.totals[EVICTED_BY:LOG_LENGTH]
+        counts = counts.reshape(NUM_GROUPS_MAX, NUM_GROUPS_MAX)
         return counts[:num, :num].tolist()  # type: ignore[no-any-return]
 
     def num_computed(self, sequence: Sequence) -> int:

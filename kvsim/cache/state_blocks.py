@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvsim.cache.block_pool import FREE, NUM_BLOCKS, WATCHED, Pool, Rows, forget_all, touch
+from kvsim.cache.block_pool import FREE, NUM_BLOCKS, WATCHED, Pool, Rows, forget_all, touch_run
 from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import (
@@ -301,8 +301,8 @@ def _adopt(
     table = tables.tables[slot, group]
     table.length = -(-hit_tokens // row.block_size)
     table.num_looked_at = hit_tokens // row.block_size
-    for column in range(table.first, table.length):
-        touch(pool, tables.rings[slot, row.ring + (column & row.ring_mask)])
+    ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
+    touch_run(pool, ring, row.ring_mask, table.first, table.length)
 
 
 @njit_apart

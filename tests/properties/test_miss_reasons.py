@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
-from hypothesis import given, settings
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kvsim.cache.config import CacheConfig
@@ -20,8 +21,13 @@ from kvsim.engine.replica import Replica
 from kvsim.engine.scheduler import Scheduler
 from kvsim.metrics.misses import EVICTIONS, MISS_REASONS, column_of
 from kvsim.metrics.records import RequestLog, TimelineLog
+from kvsim.policies.contract import FREE_QUEUE, RETENTION
+from kvsim.policies.finding import find_policy
 from kvsim.times.step_time import constant_step_time
 from kvsim.workload.request import Request
+from tests.properties.strategies import bounded
+
+pytestmark = pytest.mark.bounds
 
 FULL = GroupSpec("full", 16)
 MODELS: dict[str, tuple[GroupSpec, ...]] = {
@@ -29,7 +35,15 @@ MODELS: dict[str, tuple[GroupSpec, ...]] = {
     "windows": (GroupSpec("sliding_window", 8, 16), FULL, GroupSpec("sliding_window", 4, 8)),
     "one window": (FULL, GroupSpec("sliding_window", 16, 40)),
     "look-ahead": (replace(FULL, eagle=True), GroupSpec("sliding_window", 8, 16)),
+    "states": (GroupSpec("mamba", 32, checkpoint_alignment=1), GroupSpec("full", 32)),
+    "coarse states": (GroupSpec("full", 32), GroupSpec("mamba", 32), GroupSpec("mamba", 32)),
+    "states and a window": (
+        GroupSpec("mamba", 16, checkpoint_alignment=8),
+        GroupSpec("full", 16),
+        GroupSpec("sliding_window", 8, 20),
+    ),
 }
+ORDERS = ("lru", "lfu", "sieve", "s3-fifo", "tail-first", "hit-first")
 ROOMY = 20_000
 """Blocks that hold whatever these cases compute."""
 
@@ -49,15 +63,25 @@ def cases(draw: st.DrawFn, asynchronous: bool | None = None) -> Case:
     model = draw(st.sampled_from(sorted(MODELS)))
     overlaps = draw(st.booleans()) if asynchronous is None else asynchronous
     groups = MODELS[model]
+    has_states = any(group.kind == "mamba" for group in groups)
+    order: Any = draw(st.sampled_from(("append", "prepend-uncached", *ORDERS)))
+    retention = None
+    if order in ORDERS:
+        assume(not has_states)
+        order = find_policy(FREE_QUEUE, {"name": order})
+        if len(groups) > 1 and draw(st.booleans()):
+            retention = find_policy(RETENTION, {"name": "spaced"})
     config = CacheConfig(
-        num_blocks=draw(st.integers(50, 160)),
+        num_blocks=draw(st.integers(30 if has_states else 50, 160)),
         groups=groups,
         max_model_len=1024,
         max_in_flight_tokens=128 if overlaps else 64,
         retention_interval=draw(st.sampled_from((None, 0) if len(groups) == 1 else (None, 0, 64))),
         use_eagle=model == "look-ahead",
         key_lookahead_tokens=draw(st.sampled_from((0, 1))) if model != "look-ahead" else 0,
-        free_queue=draw(st.sampled_from(("append", "prepend-uncached"))),
+        free_queue=order,
+        retention=retention,
+        prefix_match_unit=draw(st.sampled_from((8, 16))) if model == "states" else None,
     )
     requests, arrival_s = [], 0.0
     for number in range(draw(st.integers(2, 14))):
@@ -123,7 +147,7 @@ def tokens(frame: pd.DataFrame) -> pd.DataFrame:
     return ran[[column_of(reason) for reason in MISS_REASONS]].astype(int)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@bounded(150)
 @given(cases())
 def test_reasons_sum_to_what_was_missed(case: Case) -> None:
     outcome = run(case)
@@ -136,19 +160,23 @@ def test_reasons_sum_to_what_was_missed(case: Case) -> None:
     counters = outcome["counters"]
     assert missed.sum().sum() == counters.queries - counters.hits
     groups = outcome["by_group"]
-    assert sum(groups["not_retained"]) == missed[column_of("not_retained")].sum()
+    not_kept = [column_of(name) for name in ("not_retained", "no_state")]
+    assert sum(groups["not_retained"]) == missed[not_kept].sum().sum()
     assert sum(groups["evicted"]) == missed[[column_of(name) for name in EVICTIONS]].sum().sum()
     assert missed[column_of("evicted_earlier")].sum() == 0
     best, kept, hit = ran["best_hit_tokens"], ran["kept_hit_tokens"], ran["hit_tokens"]
     assert ((hit <= kept) & (kept <= best)).all()
-    if case.config.retention_interval is None:
+    has_states = any(group.kind == "mamba" for group in case.config.groups)
+    if not has_states:
+        assert missed[column_of("no_state")].sum() == 0
+    if case.config.retention_interval is None and case.config.retention is None and not has_states:
         assert missed[column_of("not_retained")].sum() == 0
     if not outcome["evicted"]:
         gone = [column_of(name) for name in EVICTIONS]
         assert missed[gone].sum().sum() == 0
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@bounded(60)
 @given(cases())
 def test_noting_reasons_changes_nothing_else(case: Case) -> None:
     noted, plain, steps = run(case), run(case, noted=False), run(case, one_by_one=True)
@@ -161,16 +189,18 @@ def test_noting_reasons_changes_nothing_else(case: Case) -> None:
     )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@bounded(60)
 @given(cases())
 def test_a_roomy_dense_cache_loses_nothing(case: Case) -> None:
-    config = replace(case.config, num_blocks=ROOMY, retention_interval=None)
+    config = replace(case.config, num_blocks=ROOMY, retention_interval=None, retention=None)
     missed = tokens(run(replace(case, config=config))["requests"]).sum()
     lost = ("preempted", "not_retained", *EVICTIONS)
+    if any(group.kind == "mamba" for group in config.groups):
+        lost = ("preempted", *EVICTIONS)  # states stand where chunks end, whatever is retained
     assert missed[[column_of(name) for name in lost]].sum() == 0
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@bounded(100)
 @given(cases(asynchronous=False))
 def test_with_room_evicted_tokens_are_hits(case: Case) -> None:
     """With the same timing and masks, a pool without end hits just what was evicted as well.
@@ -179,7 +209,8 @@ def test_with_room_evicted_tokens_are_hits(case: Case) -> None:
     mask depends on where earlier lookups ended.
     """
     requests = [replace(r, arrival_s=20.0 * n) for n, r in enumerate(case.requests)]
-    config = replace(case.config, retention_interval=None, num_blocks=120)
+    assume(all(group.kind != "mamba" for group in case.config.groups))  # where chunks end moves
+    config = replace(case.config, retention_interval=None, retention=None, num_blocks=120)
     case = replace(case, requests=requests, config=config)
     small = run(case)["requests"]
     roomy = run(replace(case, config=replace(config, num_blocks=ROOMY)))["requests"]
