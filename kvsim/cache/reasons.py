@@ -12,7 +12,7 @@ that each reason is the difference of two of them and the sum is exact:
 - what anybody had computed; had all who were admitted before computed all they have (*not
   computed*, or *preempted* where who would have computed it was preempted before);
 - the rest was *never seen*; of a trace whose ids stand for many tokens the first unseen id may have
-  been shared in part (*coarse id*).
+  been shared in part (*coarse id*); a fleet tells what was on another replica (*elsewhere*).
 
 An evicted token belongs to the group whose lookup stopped short of it, in the order in which groups
 are asked. In full attention its own block says who took it, or where that is still cached the first
@@ -45,8 +45,8 @@ from kvsim.policies.retention import DENSE
 
 # Entries of an answer: tokens by reason, in the order of `kvsim.metrics.misses.MISS_REASONS`; the
 # last is an eviction that is remembered no longer. Then what else is told of the request.
-NEVER_SEEN, COARSE_ID, NOT_COMPUTED, LOST_WITH_HOLDER, LAST_TOKEN, BELOW_UNIT = range(6)
-LOOK_AHEAD, NOT_RETAINED, NO_STATE, EVICTED, EARLIER = 6, 7, 8, 9, 9 + NUM_CAUSES
+NEVER_SEEN, ELSEWHERE, COARSE_ID, NOT_COMPUTED, LOST_WITH_HOLDER, LAST_TOKEN, BELOW_UNIT = range(7)
+LOOK_AHEAD, NOT_RETAINED, NO_STATE, EVICTED, EARLIER = 7, 8, 9, 10, 10 + NUM_CAUSES
 NUM_REASONS = EARLIER + 1
 # Hits had everything been kept, and had nothing been evicted; numbers of the request with the most
 # in common, and of the one that was to compute what nobody has; groups; of the missing block next

@@ -13,7 +13,7 @@ from typing import Protocol
 import simpy
 
 from kvsim.cache.manager import Hit, KVCache
-from kvsim.cache.reasons import LOST_BY_GROUP, SHARED_WITH, TAKER
+from kvsim.cache.reasons import ELSEWHERE, LOST_BY_GROUP, NEVER_SEEN, SHARED_WITH, TAKER
 from kvsim.engine.carrying import Carrier
 from kvsim.engine.clock import Clock
 from kvsim.engine.hooks import IN_FLIGHT, Step, Ticket, Watcher
@@ -448,17 +448,26 @@ class Replica:
         record.external_hit_tokens = job.num_external
         record.hit_tokens = hit.tokens
         record.full_hit_tokens = max(hit.tokens, hit.junction)
-        record.misses = self._misses(job)
+        record.misses = self._misses(job, hit.tokens + record.cached_elsewhere_tokens)
         record.hit_ended, record.group_hit_tokens = why_no_longer(
             self.cache, record.prompt_tokens, hit
         )
 
-    def _misses(self, job: Job) -> Misses | None:
-        """Why its first admission found no more; None where that is not noted."""
+    def _misses(self, job: Job, num_elsewhere: int) -> Misses | None:
+        """Why its first admission found no more; None where that is not noted.
+
+        Args:
+            job: that is admitted.
+            num_elsewhere: leading tokens that some replica of the fleet has cached.
+        """
         ledger, found = self.scheduler.misses, job.misses
         if ledger is None or found is None:
             return None
         numbers = found[:LOST_BY_GROUP].tolist()
+        unseen = numbers[NEVER_SEEN]
+        there = num_elsewhere - (job.sequence.num_prompt - unseen)
+        numbers[ELSEWHERE] = min(unseen, max(0, there))
+        numbers[NEVER_SEEN] -= numbers[ELSEWHERE]
         shared_with, taker = ledger.name(numbers[SHARED_WITH]), ledger.taker(numbers[TAKER])
         return Misses(numbers, shared_with, taker, *ledger.by_group(found))
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 MISS_REASONS: dict[str, str] = {
     "never_seen": "no request admitted before had them",
+    "elsewhere": "no request admitted before by this replica had them, but another replica of the "
+    "fleet had them cached when the request was sent here",
     "coarse_id": "of the first id of the trace that no request had before: they may have been "
     "shared in part, which ids that stand for many tokens cannot show",
     "not_computed": "a request admitted before had them, and nobody had computed them yet",

@@ -25,6 +25,7 @@ _PARTS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ("no state kept there", ("no_state",), "#2a9d8f", "oo"),
     ("look-ahead dropped", ("look_ahead",), "#6d597a", "xx"),
     ("last token, below a unit", ("last_token", "below_unit"), "#b8b8b8", "..."),
+    ("on another replica", ("elsewhere",), "#8ecae6", "--"),
     ("not computed yet", ("not_computed",), "#4f772d", "++"),
 )
 """Name, reasons, colour and hatch of what was not found."""

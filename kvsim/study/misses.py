@@ -26,6 +26,7 @@ _CAUSES = {
 }
 _SHORT = {
     "never_seen": "never\nseen",
+    "elsewhere": "on other\nreplica",
     "coarse_id": "coarse\nid",
     "not_computed": "not yet\ncomputed",
     "preempted": "pre-\nempted",
@@ -95,6 +96,7 @@ def miss_findings(frame: pd.DataFrame) -> list[str]:
             "a window group had not retained the run to resume from": known["not_retained"],
             "no state was kept there": known["no_state"],
             "their holder was preempted": known["preempted"],
+            "only another replica had them": known["elsewhere"],
             "nobody had computed them yet": known["not_computed"],
             "EAGLE or MTP drops a look-ahead block": known["look_ahead"],
             "hits come in whole units and never with the last token": known["below_unit"]
@@ -203,7 +205,7 @@ def _what_it_was(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _what_it_shared(figures: Mapping[str, Any]) -> list[str]:
-    unseen = figures[column_of("never_seen")] + figures[column_of("coarse_id")]
+    unseen = sum(figures[column_of(name)] for name in ("never_seen", "elsewhere", "coarse_id"))
     shared = figures["prompt_tokens"] - unseen
     if not shared or figures["shared_with"] is None:
         return ["It shared no token with any request admitted before it."]
@@ -219,7 +221,7 @@ def _why_missed(figures: Mapping[str, Any], scenario: Scenario) -> list[str]:
         tokens = figures[column_of(reason)]
         if tokens:
             group = ""
-            if reason == "not_retained":
+            if reason == ("not_retained" if figures[column_of("not_retained")] else "no_state"):
                 group = f" ({_group(scenario, figures['not_retained_group'])})"
             lines.append(f"  {tokens:>9,} {reason}: {text}{group}.")
     return ["Missed, by the first thing that stood in the way:", *lines] if lines else []
@@ -258,6 +260,16 @@ def _what_would_help(figures: Mapping[str, Any], scenario: Scenario) -> list[str
     lost = figures[column_of("not_retained")]
     if lost:
         lines.append(f"  {_retention(figures, scenario)}")
+    if figures[column_of("no_state")]:
+        lines.append(
+            "  States are kept where chunks of a prompt end: a smaller "
+            "engine.max_num_batched_tokens, or cache.retention_interval: null, keeps more of them."
+        )
+    if figures[column_of("elsewhere")]:
+        lines.append(
+            "  A router that goes by what the caches hold (fleet.router) would have sent it to "
+            "where it was cached."
+        )
     evicted = sum(figures[column_of(reason)] for reason in EVICTIONS)
     if evicted:
         since = figures["evicted_blocks_since"]
@@ -290,6 +302,8 @@ def _retention(figures: Mapping[str, Any], scenario: Scenario) -> str:
     while best // (2 * interval) * (2 * interval) > kept:
         interval *= 2
     dense = f"cache.retention_interval: null would have kept it up to {best:,} tokens"
+    if scenario.cache.retention is not None:
+        return f"cache.retention: dense would have kept it up to {best:,} tokens."
     if interval == unit:
         return f"{dense}."
     return f"{dense}, {interval} up to {best // interval * interval:,}."

@@ -28,6 +28,7 @@ def test_names_stand_where_the_cache_writes_them() -> None:
     assert len(reasons) == at.NUM_REASONS and len(MISS_NUMBERS) == at.LOST_BY_GROUP
     for name, place in {
         "never_seen": at.NEVER_SEEN,
+        "elsewhere": at.ELSEWHERE,
         "coarse_id": at.COARSE_ID,
         "not_computed": at.NOT_COMPUTED,
         "preempted": at.LOST_WITH_HOLDER,

@@ -70,7 +70,7 @@ def cases(draw: st.DrawFn, asynchronous: bool | None = None) -> Case:
         assume(not has_states)
         order = find_policy(FREE_QUEUE, {"name": order})
         if len(groups) > 1 and draw(st.booleans()):
-            retention = find_policy(RETENTION, {"name": "spaced"})
+            retention = find_policy(RETENTION, {"name": "exponential"})
     config = CacheConfig(
         num_blocks=draw(st.integers(30 if has_states else 50, 160)),
         groups=groups,
