@@ -23,7 +23,8 @@ SUMMARY_KEYS: dict[str, str] = {
     "queried_tokens": "prompt tokens looked up at first admission",
     "missed_tokens": "prompt tokens not found at first admission by reason (`kvsim describe "
     "reasons`): they sum to queried_tokens - hit_tokens, less what was loaded from a tier "
-    "(releases that count every lookup have queried more); null where no reasons are noted",
+    "(releases that count every lookup, and requests sent again after their node was lost, have "
+    "queried more); null where no reasons are noted",
     "missed_by_group": "of these `not_retained` (with `no_state`) and `evicted`: by KV cache "
     "group, those that its lookup stopped short of; null likewise",
     "evicted_after_s": "last use to eviction of the tokens that were evicted, the mean of each "
