@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from kvsim.cache.manager import KVCache
@@ -55,8 +57,8 @@ class Admission:
         """
         cache, connector = self.cache, self.connector
         if self.loading and not defer_prefills:
-            blocked = self._admit_loaded(plan, threshold)
-            if blocked is not None:
+            goes_on, blocked = self._admit_loaded(plan, threshold)
+            if not goes_on:
                 return blocked
         if defer_prefills and connector is None:
             return None
@@ -69,14 +71,20 @@ class Admission:
             if self._profile.counts_lookups:
                 self._count(job, sequence.content.num_tokens, hit.tokens)
             num_external = 0
+            is_cut = False
             if connector is not None:
-                answer = connector.match(sequence, hit.tokens)
+                # A part of a block gives way to more from outside; the tier is told of whole ones.
+                part = hit.tokens % cache.alignment_tokens
+                answer = connector.match(sequence, hit.tokens - part)
                 if answer is None:
                     plan.deferred.append(job)
                     deferred.append(self.waiting.pop())
                     continue
-                num_external = answer
-                plan.external.append((job, num_external))
+                plan.external.append((job, answer))
+                num_external = answer if answer > part else 0
+                is_cut = part > 0 and num_external > 0
+                if is_cut:
+                    hit = replace(hit, tokens=hit.tokens - part)
             if defer_prefills and not num_external:
                 deferred.append(self.waiting.pop())
                 continue
@@ -91,6 +99,7 @@ class Admission:
                     sequence,
                     hit,
                     num_external,
+                    is_cut=is_cut,
                     full_fit=self.config.reserve_whole_prompt,
                     num_reserved=self._num_reserved(),
                     watermark=self._watermark,
@@ -128,12 +137,16 @@ class Admission:
         self.waiting.put_back(deferred)
         return blocked
 
-    def _admit_loaded(self, plan: StepPlan, threshold: int) -> Job | None:
-        """Let requests run whose loads have arrived, in order."""
+    def _admit_loaded(self, plan: StepPlan, threshold: int) -> tuple[bool, Job | None]:
+        """Let requests run whose loads have arrived, in order.
+
+        Returns:
+            Whether those that wait are looked at in this step, and the one there was no room for.
+        """
         cache = self.cache
         for load in list(self.loading):
             if not self._has_room:
-                return None
+                return True, None
             if not load.has_arrived:
                 continue
             job, sequence = load.job, load.job.sequence
@@ -142,6 +155,10 @@ class Admission:
                 load.is_cached = True
             num_computed = cache.num_computed(sequence)
             num_new = self._num_new(sequence.content.num_tokens - num_computed, threshold)
+            if cache.has_states:
+                num_new = cache.chunk(sequence, num_computed, num_new, self.config.most_chunk)
+                if num_new == 0:  # too little is left of this step
+                    return False, None
             if not cache.allocate(
                 sequence,
                 num_new,
@@ -149,13 +166,13 @@ class Admission:
                 full_fit=self.config.reserve_whole_prompt,
                 watermark=self._watermark,
             ):
-                return job
+                return False, job
             self.loading.remove(load)
             self._run(job, num_new, num_computed)
             (plan.started if job.num_preemptions == 0 else plan.resumed).append((job, load.hit))
             if self.connector is not None:
                 self.connector.resume(sequence)
-        return None
+        return True, None
 
     def _give_up(self, job: Job) -> None:
         """Forget a request that nothing will ever make room for."""
@@ -186,8 +203,10 @@ class Admission:
     def _num_reserved(self) -> int:
         """Blocks that whoever runs or loads still needs for the tokens it has."""
         holders = [*self.running, *(load.job for load in self.loading)]
-        slots = [job.sequence.slot for job in holders]
-        return self.cache.num_blocks_left(np.array(slots, dtype=np.int64))
+        slots = np.array([job.sequence.slot for job in holders], dtype=np.int64)
+        starts = self.cache.core.tables.sequences["num_computed"][slots]
+        starts[: len(self.running)] -= self._batch.scheduled[: len(self.running)]
+        return self.cache.num_blocks_left(slots, starts)
 
     def _run(self, job: Job, num_new: int, num_computed: int) -> None:
         """A request that has its blocks joins those that run."""

@@ -35,6 +35,7 @@ from kvsim.offload.request_chunks import (
     source_blocks,
     store_rows,
 )
+from kvsim.offload.state_chunks import by_request, longest_tail, state_rules
 from kvsim.offload.transfers import Offer, TransferJob, Transfers
 from kvsim.policies.retention import DENSE, NO_BOUNDARY
 
@@ -125,7 +126,11 @@ class OffloadConnector:
         )
         self._order = lookup_order(self._groups)
         alignment = alignment_tokens(config.groups, blocks_per_chunk, dcp_world_size)
-        self._rows = store_rows(specs, self._groups, alignment, blocks_per_chunk)
+        self._states = state_rules(config, blocks_per_chunk, dcp_world_size)
+        cache.offer_states()
+        self._rows = store_rows(
+            specs, self._groups, alignment, blocks_per_chunk, self._states.tail_unit
+        )
         self._alignment = alignment or 0
         self._interval = DENSE if interval is None else interval
         self._blocks_per_chunk = blocks_per_chunk
@@ -144,6 +149,11 @@ class OffloadConnector:
         self._step = 1
         self._handed_out = np.zeros(config.num_blocks, dtype=np.int64)
         self._transfers = Transfers()
+
+    @property
+    def key_tokens(self) -> list[int]:
+        """Per group, the tokens that the number in a key counts."""
+        return self._rows["key_tokens"].tolist()  # type: ignore[no-any-return]
 
     @property
     def in_flight(self) -> bool:
@@ -182,12 +192,28 @@ class OffloadConnector:
             num_tokens,
             num_local,
             load_once=self._cache.config.enable_caching,
+            state_tokens=self._states.chunk_tokens,
         )
+        request.tail = 0
+        if hit is not None and self._states.tail_unit:
+            hit = self._extend(request, num_local, hit)
         if hit is not None and not request.asked:
             request.asked = True
             self.external_queries += num_tokens - num_local
             self.external_hits += hit
         return hit
+
+    def _extend(self, request: RequestChunks, num_local: int, hit: int) -> int | None:
+        """A hit that goes on inside the next block where the tier has the end of a prompt there."""
+        whole = num_local + hit
+        content, num_prompt = request.sequence.content, request.sequence.num_prompt
+        end, pending = longest_tail(
+            self.tier, self._states, content, len(self._groups), whole, num_prompt - 1
+        )
+        if not end:
+            return None if pending and not hit else hit
+        request.tail = end
+        return end - num_local
 
     def admit(self, sequence: Sequence) -> None:
         """A request got its first blocks, or those it loaded to are full, and runs."""
@@ -213,8 +239,16 @@ class OffloadConnector:
             num_blocks.append(max(0, end - start))
             num_chunks = -(-total // group.tokens)
             first = start // self._blocks_per_chunk if start < end else num_chunks
-            wanted.append(request.chunks(g, first, num_chunks))
+            whole = num_chunks
+            if request.tail and start < end:
+                whole -= 1
+            wanted.append(request.chunks(g, first, whole))
+            if whole < num_chunks:
+                wanted[-1] = np.append(
+                    wanted[-1], request.tail_chunks(total, [g], self._states.tail_unit)
+                )
             request.progress.pointers[g] = num_chunks
+        request.tail = 0
         which = np.concatenate(wanted)
         rows, unread = self.tier.load(request.use, which)
         counts = tuple(len(chunks) for chunks in wanted)
@@ -257,15 +291,19 @@ class OffloadConnector:
         slots = np.fromiter((s.slot for s in scheduled), dtype=np.int64, count=len(scheduled))
         core = self._cache.core
         mark_new_blocks(core, slots, self._handed_out, self._step)
+        if self._states.groups:
+            self._handed_out[self._cache.copies()[1::2]] = self._step
         storing = [self._open[s] for s in scheduled if s in self._open]
         self._follow_tables(storing)
         flushed = self._to_flush(transfers)
+        if self._states.groups:
+            self._offer_states(transfers)
         for request in storing:
             row = core.tables.sequences[request.sequence.slot]
             # Tokens that steps in flight are still to make have no key.
             num_computed = min(int(row["num_computed"]), int(row["num_tokens"]))
             self._offer(request, num_computed, transfers, flushed)
-            if self._prompt_only and self._is_stored(request):
+            if self._prompt_only and self._is_stored(request, num_computed):
                 del self._open[request.sequence]
         self._finished.sort(key=lambda request: request.name)
         for request in self._finished:
@@ -326,8 +364,10 @@ class OffloadConnector:
                 flushed.add(number)
         return flushed
 
-    def _is_stored(self, request: RequestChunks) -> bool:
-        """Whether a request has offered all chunks of its prompt."""
+    def _is_stored(self, request: RequestChunks, num_computed: int) -> bool:
+        """Whether a request has offered all chunks of its prompt, and its end."""
+        if self._states.tail_unit and num_computed < request.sequence.num_prompt:
+            return False
         num_chunks = request.sequence.num_prompt // self._rows["tokens"]
         return bool((request.progress.pointers >= num_chunks).all())
 
@@ -361,6 +401,61 @@ class OffloadConnector:
                 if any_handed_out(job.fenced_later, self._handed_out, self._step):
                     flushed.add(job.job.number)
                 job.fenced = np.concatenate([job.fenced, job.fenced_later])
+
+    def _offer_states(self, transfers: Transfers) -> None:
+        """Offer the states that were entered in this step, then ends of prompts."""
+        offers = by_request(self._cache.take_offers())
+        if not offers:
+            return
+        chunk, unit = self._states.chunk_tokens, self._states.tail_unit
+        requests = {request.sequence.slot: request for request in self._requests.values()}
+        for slot, states in offers.items():
+            request = requests[slot]
+            most = self._cache.num_tokens(request.sequence)
+            if self._prompt_only:
+                most = min(most, request.sequence.num_prompt)
+            for group, block, tokens in states:
+                if tokens <= most and tokens % chunk == 0:
+                    which = request.chunks(group, tokens // chunk - 1, tokens // chunk)
+                    self._store_blocks(request, which, [block], transfers)
+        if not unit:
+            return
+        for slot, states in offers.items():
+            request, progress = requests[slot], requests[slot].progress
+            parts = {group: block for group, block, tokens in states if tokens % chunk}
+            if not parts:
+                continue
+            end = next(tokens for _, _, tokens in states if tokens % chunk)
+            index = end // chunk
+            groups = list(range(len(self._groups)))
+            others = [g for g in groups if g not in self._states.groups]
+            if any(index >= progress.lengths[g] for g in others):
+                continue
+            for g in others:
+                parts[g] = int(progress.table[progress.starts[g] + index])
+            blocks = [parts[g] for g in groups]
+            self._store_blocks(request, request.tail_chunks(end, groups, unit), blocks, transfers)
+
+    def _store_blocks(
+        self, request: RequestChunks, chunks: Ints, blocks: list[int], transfers: Transfers
+    ) -> None:
+        """Offer chunks of one block each, which may be handed out at any time."""
+        keys = request.use.keys
+        stored = self.tier.store(request.use, chunks)
+        if stored is None:  # it is not offered again
+            transfers.offers.append(Offer(keys[chunks], None, chunks[:0]))
+            return
+        transfers.offers.append(Offer(keys[chunks], keys[stored.chunks], stored.evicted))
+        if not len(stored.chunks):
+            return
+        counts = self._count_by_group(request.use.groups[stored.chunks])
+        job = self._new_job(request, True, counts, counts, stored.rows)
+        block_of = dict(zip(chunks.tolist(), blocks, strict=True))
+        fenced = [block_of[chunk] for chunk in stored.chunks.tolist()]
+        self._jobs[job.number].fenced = np.array(fenced, dtype=np.int32)
+        self._add(self.chunks_stored, counts)
+        self._add(self.blocks_stored, counts)
+        transfers.stores.append(job)
 
     def _chunks_to_offer(self, request: RequestChunks, num_tokens: int) -> Ints:
         """Numbers of the chunks a request offers of so many tokens, and ends per group."""
