@@ -27,6 +27,7 @@ from kvsim.offload.lookup import external_hit, lookup_order
 from kvsim.offload.request_chunks import (
     RequestChunks,
     any_handed_out,
+    chunks_to_load,
     chunks_to_offer,
     copy_tables,
     forget_handed_out,
@@ -35,7 +36,7 @@ from kvsim.offload.request_chunks import (
     source_blocks,
     store_rows,
 )
-from kvsim.offload.state_chunks import by_request, longest_tail, state_rules
+from kvsim.offload.state_chunks import extended_hit, state_rules, states_to_offer
 from kvsim.offload.transfers import Offer, TransferJob, Transfers
 from kvsim.policies.retention import DENSE, NO_BOUNDARY
 
@@ -196,24 +197,12 @@ class OffloadConnector:
         )
         request.tail = 0
         if hit is not None and self._states.tail_unit:
-            hit = self._extend(request, num_local, hit)
+            hit = extended_hit(self.tier, self._states, request, num_local, hit)
         if hit is not None and not request.asked:
             request.asked = True
             self.external_queries += num_tokens - num_local
             self.external_hits += hit
         return hit
-
-    def _extend(self, request: RequestChunks, num_local: int, hit: int) -> int | None:
-        """A hit that goes on inside the next block where the tier has the end of a prompt there."""
-        whole = num_local + hit
-        content, num_prompt = request.sequence.content, request.sequence.num_prompt
-        end, pending = longest_tail(
-            self.tier, self._states, content, len(self._groups), whole, num_prompt - 1
-        )
-        if not end:
-            return None if pending and not hit else hit
-        request.tail = end
-        return end - num_local
 
     def admit(self, sequence: Sequence) -> None:
         """A request got its first blocks, or those it loaded to are full, and runs."""
@@ -229,26 +218,15 @@ class OffloadConnector:
         request = self._requests[sequence]
         core = self._cache.core
         mark_all_blocks(core, sequence.slot, self._handed_out, self._step)
-        total = num_local + num_external
-        wanted: list[Ints] = []
-        num_blocks: list[int] = []
-        firsts = core.tables.tables["first"][sequence.slot].tolist()
-        for g, (group, spec) in enumerate(zip(self._groups, self._specs, strict=True)):
-            start = max(-(-num_local // spec.block_size), firsts[g])
-            end = -(-total // spec.block_size)
-            num_blocks.append(max(0, end - start))
-            num_chunks = -(-total // group.tokens)
-            first = start // self._blocks_per_chunk if start < end else num_chunks
-            whole = num_chunks
-            if request.tail and start < end:
-                whole -= 1
-            wanted.append(request.chunks(g, first, whole))
-            if whole < num_chunks:
-                wanted[-1] = np.append(
-                    wanted[-1], request.tail_chunks(total, [g], self._states.tail_unit)
-                )
-            request.progress.pointers[g] = num_chunks
-        request.tail = 0
+        wanted, num_blocks = chunks_to_load(
+            request,
+            self._rows,
+            self._blocks_per_chunk,
+            core.tables.tables["first"][sequence.slot],
+            num_local,
+            num_local + num_external,
+            self._states.tail_unit,
+        )
         which = np.concatenate(wanted)
         rows, unread = self.tier.load(request.use, which)
         counts = tuple(len(chunks) for chunks in wanted)
@@ -296,8 +274,10 @@ class OffloadConnector:
         storing = [self._open[s] for s in scheduled if s in self._open]
         self._follow_tables(storing)
         flushed = self._to_flush(transfers)
-        if self._states.groups:
-            self._offer_states(transfers)
+        for offer in states_to_offer(
+            self._cache, self._states, self._requests.values(), self._prompt_only
+        ):
+            self._offer_blocks(*offer, transfers)
         for request in storing:
             row = core.tables.sequences[request.sequence.slot]
             # Tokens that steps in flight are still to make have no key.
@@ -402,41 +382,7 @@ class OffloadConnector:
                     flushed.add(job.job.number)
                 job.fenced = np.concatenate([job.fenced, job.fenced_later])
 
-    def _offer_states(self, transfers: Transfers) -> None:
-        """Offer the states that were entered in this step, then ends of prompts."""
-        offers = by_request(self._cache.take_offers())
-        if not offers:
-            return
-        chunk, unit = self._states.chunk_tokens, self._states.tail_unit
-        requests = {request.sequence.slot: request for request in self._requests.values()}
-        for slot, states in offers.items():
-            request = requests[slot]
-            most = self._cache.num_tokens(request.sequence)
-            if self._prompt_only:
-                most = min(most, request.sequence.num_prompt)
-            for group, block, tokens in states:
-                if tokens <= most and tokens % chunk == 0:
-                    which = request.chunks(group, tokens // chunk - 1, tokens // chunk)
-                    self._store_blocks(request, which, [block], transfers)
-        if not unit:
-            return
-        for slot, states in offers.items():
-            request, progress = requests[slot], requests[slot].progress
-            parts = {group: block for group, block, tokens in states if tokens % chunk}
-            if not parts:
-                continue
-            end = next(tokens for _, _, tokens in states if tokens % chunk)
-            index = end // chunk
-            groups = list(range(len(self._groups)))
-            others = [g for g in groups if g not in self._states.groups]
-            if any(index >= progress.lengths[g] for g in others):
-                continue
-            for g in others:
-                parts[g] = int(progress.table[progress.starts[g] + index])
-            blocks = [parts[g] for g in groups]
-            self._store_blocks(request, request.tail_chunks(end, groups, unit), blocks, transfers)
-
-    def _store_blocks(
+    def _offer_blocks(
         self, request: RequestChunks, chunks: Ints, blocks: list[int], transfers: Transfers
     ) -> None:
         """Offer chunks of one block each, which may be handed out at any time."""

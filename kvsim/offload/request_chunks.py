@@ -11,14 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.cache.block_pool import Ids, Rows
-from kvsim.cache.content import Ints, block_key
+from kvsim.cache.content import Content, Ints, block_key
 from kvsim.cache.coordinator import Core
 from kvsim.cache.manager import Sequence
 from kvsim.cache.spec import MAMBA, SLIDING_WINDOW, GroupSpec
 from kvsim.jit import njit
 from kvsim.offload.cpu_tier import ChunkUse
 from kvsim.offload.geometry import GroupChunks
-from kvsim.offload.state_chunks import tail_key
 from kvsim.policies.retention import DENSE, keep_window_runs
 
 Bools = npt.NDArray[np.bool_]
@@ -170,6 +169,53 @@ class RequestChunks:
             use.groups,
         )
         return use, starts
+
+
+def tail_key(content: Content, position: int, group: int, unit: int) -> int:
+    """The key of a block under the prefix that ends inside it."""
+    span = int(np.searchsorted(content.ends, position))
+    return int(block_key(int(content.uids[span]), position // unit, group))
+
+
+def chunks_to_load(
+    request: RequestChunks,
+    rows: Rows,
+    blocks_per_chunk: int,
+    firsts: Ints,
+    num_local: int,
+    total: int,
+    tail_unit: int,
+) -> tuple[list[Ints], list[int]]:
+    """Which chunks a request loads; it offers what is behind them from then on.
+
+    Args:
+        request: with the ``tail`` its lookup found, which is used up.
+        rows: ``STORE_ROW`` [groups].
+        blocks_per_chunk: blocks of a chunk.
+        firsts: int64 [groups], the first position of each table that has a block.
+        num_local: tokens of its local hit.
+        total: tokens it has after the load.
+        tail_unit: tokens that the number in the key of an end of a prompt counts.
+
+    Returns:
+        By group, the chunks, and how many blocks are written.
+    """
+    wanted, num_blocks = [], []
+    for g, row in enumerate(rows):
+        size = int(row["block_size"])
+        start, end = max(-(-num_local // size), int(firsts[g])), -(-total // size)
+        num_blocks.append(max(0, end - start))
+        num_chunks = -(-total // int(row["tokens"]))
+        if start >= end:
+            wanted.append(request.chunks(g, num_chunks, num_chunks))
+        elif request.tail:
+            whole = request.chunks(g, start // blocks_per_chunk, num_chunks - 1)
+            wanted.append(np.append(whole, request.tail_chunks(total, [g], tail_unit)))
+        else:
+            wanted.append(request.chunks(g, start // blocks_per_chunk, num_chunks))
+        request.progress.pointers[g] = num_chunks
+    request.tail = 0
+    return wanted, num_blocks
 
 
 def store_rows(

@@ -9,15 +9,17 @@ next block. vLLM 0.33.0, ``OffloadingConnectorScheduler``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kvsim.cache.config import CacheConfig
-from kvsim.cache.content import Content, block_key
+from kvsim.cache.content import Content, Ints
+from kvsim.cache.manager import KVCache
 from kvsim.cache.spec import FULL, MAMBA
 from kvsim.offload.cpu_tier import ChunkTier
+from kvsim.offload.request_chunks import RequestChunks, tail_key
 from kvsim.policies.host_chunks import BEING_WRITTEN
 
 
@@ -83,10 +85,76 @@ def by_request(
     return found
 
 
-def tail_key(content: Content, position: int, group: int, unit: int) -> int:
-    """The key of a block under the prefix that ends inside it."""
-    span = int(np.searchsorted(content.ends, position))
-    return int(block_key(int(content.uids[span]), position // unit, group))
+def states_to_offer(
+    cache: KVCache, rules: StateRules, requests: Iterable[RequestChunks], prompt_only: bool
+) -> Iterator[tuple[RequestChunks, Ints, list[int]]]:
+    """What requests offer of the states that were entered since the last call, offer by offer.
+
+    Args:
+        cache: with or without groups of states.
+        rules: its own.
+        requests: that have arrived and are not finished.
+        prompt_only: states behind the prompt are not offered.
+
+    Yields:
+        A request, which of its chunks it offers, and the block of each.
+    """
+    if not rules.groups:
+        return
+    offers = by_request(cache.take_offers())
+    if not offers:
+        return
+    chunk = rules.chunk_tokens
+    of_slot = {request.sequence.slot: request for request in requests}
+    for slot, states in offers.items():
+        request = of_slot[slot]
+        most = cache.num_tokens(request.sequence)
+        if prompt_only:
+            most = min(most, request.sequence.num_prompt)
+        for group, block, tokens in states:
+            if tokens <= most and tokens % chunk == 0:
+                yield request, request.chunks(group, tokens // chunk - 1, tokens // chunk), [block]
+    if not rules.tail_unit:
+        return
+    for slot, states in offers.items():
+        request, progress = of_slot[slot], of_slot[slot].progress
+        parts = {group: block for group, block, tokens in states if tokens % chunk}
+        if not parts:
+            continue
+        end = next(tokens for _, _, tokens in states if tokens % chunk)
+        index = end // chunk
+        groups = list(range(len(progress.pointers)))
+        others = [g for g in groups if g not in rules.groups]
+        if any(index >= progress.lengths[g] for g in others):
+            continue
+        for g in others:
+            parts[g] = int(progress.table[progress.starts[g] + index])
+        chunks = request.tail_chunks(end, groups, rules.tail_unit)
+        yield request, chunks, [parts[g] for g in groups]
+
+
+def extended_hit(
+    tier: ChunkTier, rules: StateRules, request: RequestChunks, num_local: int, hit: int
+) -> int | None:
+    """A hit that goes on inside the next block where the tier has the end of a prompt there.
+
+    Args:
+        tier: where it is looked for.
+        rules: with a ``tail_unit``.
+        request: whose ``tail`` is written.
+        num_local: its local hit in tokens.
+        hit: tokens that the tier has beyond it in whole chunks.
+
+    Returns:
+        The tokens; None where there are none yet: to be asked again.
+    """
+    num_groups = len(request.progress.pointers)
+    start, most = num_local + hit, request.sequence.num_prompt - 1
+    end, pending = longest_tail(tier, rules, request.sequence.content, num_groups, start, most)
+    if not end:
+        return None if pending and not hit else hit
+    request.tail = end
+    return end - num_local
 
 
 def longest_tail(
