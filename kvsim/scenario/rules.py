@@ -109,8 +109,7 @@ def _states(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
         text = f"{profile} is not known to run the model's states. Use {known}."
         yield Problem("engine.profile", text, ("model",))
     if scenario.offload is not None:
-        text = f"tiers for a model with states are not simulated yet. Leave it out. {remedy}"
-        yield Problem("offload", text, ("model",))
+        yield from _tier_of_states(scenario)
     own = {"cache.retention": scenario.cache.retention is not None}
     own["cache.free_queue"] = scenario.free_queue not in FREE_QUEUE_POLICIES
     for place, is_own in own.items():
@@ -122,6 +121,34 @@ def _states(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
     ):
         text = "none keeps no states to find. Set cache.enable_prefix_caching: false, or use align."
         yield Problem("engine.mamba_cache_mode", text, ("cache.enable_prefix_caching", "model"))
+
+
+def _tier_of_states(scenario: ScenarioKeys) -> Iterator[Problem]:
+    """What keeps a tier from holding a model's states."""
+    groups, tier = scenario.model_spec.groups, scenario.offload
+    states = [group for group in groups if group.kind == "mamba"]
+    if not scenario.cache.enable_prefix_caching or any(group.one_state for group in states):
+        text = "takes a model's states only where they are kept at boundaries, in vLLM 0.33."
+        about = ("engine.mamba_cache_mode", "cache.enable_prefix_caching", "model")
+        yield Problem("offload", f"{text} Enable prefix caching, or leave it out.", about)
+        return
+    if not isinstance(tier, CpuOffload):
+        return
+    sizes = sorted({group.block_size for group in states})
+    if len(sizes) > 1:
+        text = f"the model's groups of states have blocks of {', '.join(map(str, sizes))} tokens."
+        yield Problem("offload", f"{text} The engine takes them if they agree.", ("model",))
+    unit = scenario.engine.prefix_match_unit
+    if unit is None or unit >= min(group.block_size for group in groups):
+        return
+    about = ("engine.prefix_match_unit",)
+    remedy = "Leave one of them out."
+    if tier.below is not None:
+        text = f"a disk and prefix_match_unit {unit}, so hits inside a block, for a model with"
+        yield Problem("offload.below", f"{text} states are not simulated. {remedy}", about)
+    if scenario.engine.speculative is not None and tier.blocks_per_chunk == 1:
+        text = f"drafts, a tier and prefix_match_unit {unit} for a model with states"
+        yield Problem("engine.speculative", f"{text} are not simulated yet. {remedy}", about)
 
 
 def missing_files(scenario: ScenarioKeys) -> list[Problem]:

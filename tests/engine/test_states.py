@@ -163,8 +163,20 @@ def test_what_cannot_be_run() -> None:
             simulate(Scenario.from_data({**data, **other}))
         return str(caught.value)
 
-    text = refused(offload={"kind": "cpu", "capacity": "10 GiB"})
-    assert "offload: tiers for a model with states are not simulated yet. Leave it out" in text
+    text = refused(
+        offload={"kind": "cpu", "capacity": "10 GiB"}, cache={"enable_prefix_caching": False}
+    )
+    assert "offload: takes a model's states only where they are kept at boundaries" in text
+    text = refused(
+        offload={
+            "kind": "cpu",
+            "capacity": "10 GiB",
+            "below": {"capacity": "1 TiB", "link": "nvme-gen5-x4"},
+        },
+        engine={"prefix_match_unit": 16, "speculative": {"tokens": 1, "acceptance": 0.5}},
+    )
+    assert "offload.below: a disk and prefix_match_unit 16, so hits inside a block" in text
+    assert "engine.speculative: drafts, a tier and prefix_match_unit 16" in text
     assert "engine.profile: vllm-0.32 is not known to run the model's states. Use vllm-0.33" in (
         refused(engine={"profile": "vllm-0.32"})
     )
