@@ -151,18 +151,19 @@ def leave_windows(arrays: Arrays, slot: int) -> None:
 
 
 @njit
-def blocks_left(arrays: Arrays, slots: Ints) -> int:
+def blocks_left(arrays: Arrays, slots: Ints, ahead: int) -> int:
     """Blocks that sequences still need until all their tokens are computed.
 
     Args:
         arrays: the cache.
         slots: int64, the sequences.
+        ahead: tokens more that there is to be room for.
     """
     core = assemble(arrays)
     tables, rules = core.tables, core.rules[0]
     left = 0
     for slot in slots:
-        whole = min(tables.sequences[slot].num_tokens, rules.max_model_len)
+        whole = min(tables.sequences[slot].num_tokens, rules.max_model_len) + ahead
         for group in range(len(tables.groups)):
             row = tables.groups[group]
             required = min(-(-whole // row.block_size), row.cap)

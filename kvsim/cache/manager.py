@@ -402,16 +402,17 @@ class KVCache:
         leave(self.arrays, sequence.slot)
         self.check()
 
-    def num_blocks_left(self, slots: Ints, starts: Ints) -> int:
+    def num_blocks_left(self, slots: Ints, starts: Ints, ahead: int = 0) -> int:
         """Blocks that the sequences in these slots still need for the tokens they have.
 
         Args:
             slots: int64, the sequences.
             starts: int64, tokens of each that were computed before the step being planned.
+            ahead: tokens more that attention is to have room for.
         """
         if self._has_states:
-            return int(hybrid_blocks_left(self.arrays, slots, starts))
-        return int(blocks_left(self.arrays, slots))
+            return int(hybrid_blocks_left(self.arrays, slots, starts, ahead))
+        return int(blocks_left(self.arrays, slots, ahead))
 
     def append(self, sequence: Sequence, uid: int, num_tokens: int) -> None:
         """The model produced tokens: the sequence's content grows by a span.

@@ -218,13 +218,14 @@ def leave_hybrid(arrays: Arrays, slot: int) -> None:
 
 
 @njit_apart
-def hybrid_blocks_left(arrays: Arrays, slots: Ints, starts: Ints) -> int:
+def hybrid_blocks_left(arrays: Arrays, slots: Ints, starts: Ints, ahead: int) -> int:
     """``blocks_left`` in a cache with groups of states.
 
     Args:
         arrays: the cache.
         slots: int64, the sequences.
         starts: int64, tokens of each that were computed before the step being planned.
+        ahead: tokens more that attention is to have room for.
     """
     core = assemble(arrays)
     tables, states, rules = core.tables, core.states, core.rules
@@ -256,5 +257,5 @@ def hybrid_blocks_left(arrays: Arrays, slots: Ints, starts: Ints) -> int:
                     ),
                 )
             else:
-                left += max(0, min(-(-whole // row.block_size), row.cap) - held)
+                left += max(0, min(-(-(whole + ahead) // row.block_size), row.cap) - held)
     return left

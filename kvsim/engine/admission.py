@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from kvsim.cache.manager import KVCache
+from kvsim.cache.spec import MAMBA
 from kvsim.engine.jobs import Counters, Job, Load, SchedulerConfig, StepPlan
 from kvsim.engine.stepping import BUDGET, make_batch
 from kvsim.engine.waiting import WaitingQueue
@@ -39,6 +40,7 @@ class Admission:
         self.loading: list[Load] = []
         self.connector = connector
         self.counters = Counters()
+        self._num_ran = 0  # who ran before anybody was admitted in this step
         self._profile = PROFILES[cache.config.profile]
         self._batch = make_batch(
             config.max_num_seqs,
@@ -56,6 +58,7 @@ class Admission:
             The first one there were no blocks for, or None.
         """
         cache, connector = self.cache, self.connector
+        self._num_ran = len(self.running)
         if self.loading and not defer_prefills:
             goes_on, blocked = self._admit_loaded(plan, threshold)
             if not goes_on:
@@ -201,12 +204,26 @@ class Admission:
         return min(num_tokens, int(self._batch.meter[BUDGET]))
 
     def _num_reserved(self) -> int:
-        """Blocks that whoever runs or loads still needs for the tokens it has."""
-        holders = [*self.running, *(load.job for load in self.loading)]
-        slots = np.array([job.sequence.slot for job in holders], dtype=np.int64)
+        """Blocks that whoever computes its prompt or loads still needs, and a step of its own."""
+        loading = [load.job.sequence for load in self.loading]
+        sequences = [job.sequence for job in self.running] + loading
+        slots = np.array([sequence.slot for sequence in sequences], dtype=np.int64)
+        known = np.array([sequence.content.num_tokens for sequence in sequences], dtype=np.int64)
         starts = self.cache.core.tables.sequences["num_computed"][slots]
-        starts[: len(self.running)] -= self._batch.scheduled[: len(self.running)]
-        return self.cache.num_blocks_left(slots, starts)
+        counts = np.ones(len(slots), dtype=np.bool_)
+        # Of those that run only who computed its prompt before this step, or goes on to.
+        num = len(self.running)
+        counts[self._num_ran : num] = starts[self._num_ran : num] < known[self._num_ran : num]
+        for index in range(self._num_ran, num):
+            counts[index] |= self.running[index].num_external > 0
+        starts[:num] -= self._batch.scheduled[:num]
+        counts[:num] &= starts[:num] < known[:num]
+        # A step of who decodes takes a token, drafts, and slots for the drafts behind it.
+        num_drafts = len(self.config.acceptance)
+        ahead = 1 + 2 * num_drafts if num_drafts else 0
+        sizes = [group.block_size for group in self.cache.config.groups if group.kind != MAMBA]
+        own = sum(-(-ahead // size) for size in sizes)
+        return own + self.cache.num_blocks_left(slots[counts], starts[counts], ahead)
 
     def _run(self, job: Job, num_new: int, num_computed: int) -> None:
         """A request that has its blocks joins those that run."""

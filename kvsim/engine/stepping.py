@@ -205,8 +205,6 @@ def launch(arrays: Arrays, batch: Batch, num_running: int) -> int:
         sequence = core.tables.sequences[batch.slots[i]]
         scheduled = batch.scheduled[i]
         if scheduled == 0:
-            if overlapping:
-                sequence.drafts = 0  # those of the step before are not made again
             continue
         sequence.in_flight += scheduled
         sequence.planned = batch.meter[PLANNED] + 1

@@ -411,6 +411,7 @@ CONFIGS: dict[str, Fields] = {
     },
     "kvsim-async/1": {
         **_CACHE,
+        **_STATES,
         **_SCHEDULER,
         "mode": asked(one_of(("sync", "async"))),
         "policy": asked(one_of(("fcfs", "priority"))),
