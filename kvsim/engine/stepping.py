@@ -303,9 +303,10 @@ def end_step(arrays: Arrays, batch: Batch) -> int:
             sequence.num_computed -= drafts - accepted
         outcome = FIRST_TOKEN if before == sequence.num_prompt else COMPUTED
         end = min(before + 1 + accepted, sequence.end_tokens)
+        sequence.num_computed -= before + 1 + accepted - end  # accepted beyond the end
         extend(arrays, slot, sequence.output_uid, end)
         if overlapping:
-            sequence.placeholders -= drafts - accepted + end - before
+            sequence.placeholders -= 1 + drafts
         else:
             sequence.drafts = batch.settings[NUM_DRAFTS]
         if core.rules[0].caching != 0 and (overlapping or drafts > 0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from kvsim import catalog
@@ -132,23 +133,21 @@ def _tier_of_states(scenario: ScenarioKeys) -> Iterator[Problem]:
         about = ("engine.mamba_cache_mode", "cache.enable_prefix_caching", "model")
         yield Problem("offload", f"{text} Enable prefix caching, or leave it out.", about)
         return
-    if not isinstance(tier, CpuOffload):
-        return
     sizes = sorted({group.block_size for group in states})
-    if len(sizes) > 1:
+    if len(sizes) > 1 and isinstance(tier, CpuOffload):
         text = f"the model's groups of states have blocks of {', '.join(map(str, sizes))} tokens."
         yield Problem("offload", f"{text} The engine takes them if they agree.", ("model",))
-    unit = scenario.engine.prefix_match_unit
-    if unit is None or unit >= min(group.block_size for group in groups):
+    unit = scenario.engine.prefix_match_unit or math.gcd(*(group.block_size for group in groups))
+    if unit >= sizes[-1]:
         return
-    about = ("engine.prefix_match_unit",)
-    remedy = "Leave one of them out."
-    if tier.below is not None:
-        text = f"a disk and prefix_match_unit {unit}, so hits inside a block, for a model with"
-        yield Problem("offload.below", f"{text} states are not simulated. {remedy}", about)
-    if scenario.engine.speculative is not None and tier.blocks_per_chunk == 1:
-        text = f"drafts, a tier and prefix_match_unit {unit} for a model with states"
-        yield Problem("engine.speculative", f"{text} are not simulated yet. {remedy}", about)
+    about = ("engine.prefix_match_unit", "model")
+    keys = f"with keys every {unit} tokens, so hits inside a block of states,"
+    if isinstance(tier, CpuOffload) and tier.below is not None:
+        text = f"a disk is not simulated {keys} yet. Leave the disk or the unit out."
+        yield Problem("offload.below", text, about)
+    if scenario.engine.speculative is not None:
+        text = f"drafts and a tier are not simulated {keys} yet. Leave one of them out."
+        yield Problem("engine.speculative", text, about)
 
 
 def missing_files(scenario: ScenarioKeys) -> list[Problem]:

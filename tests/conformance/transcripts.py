@@ -38,7 +38,7 @@ def with_states() -> list[Path]:
 
 def overlapping() -> list[Path]:
     """Recordings of asynchronous scheduling, drafts, priorities, and what each is compared with."""
-    own = sorted((OWN / "async").glob("*.jsonl.gz"))
+    own = sorted((OWN / "async").glob("*.jsonl.gz")) + sorted(OWN.glob("state-tiers/async-*"))
     names = {path.name for path in own}
     return own + [p for p in sorted((SHARED / "async").glob("*.gz")) if p.name not in names]
 

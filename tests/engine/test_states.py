@@ -175,8 +175,9 @@ def test_what_cannot_be_run() -> None:
         },
         engine={"prefix_match_unit": 16, "speculative": {"tokens": 1, "acceptance": 0.5}},
     )
-    assert "offload.below: a disk and prefix_match_unit 16, so hits inside a block" in text
-    assert "engine.speculative: drafts, a tier and prefix_match_unit 16" in text
+    keys = "with keys every 16 tokens, so hits inside a block of states, yet"
+    assert f"offload.below: a disk is not simulated {keys}" in text
+    assert f"engine.speculative: drafts and a tier are not simulated {keys}" in text
     assert "engine.profile: vllm-0.32 is not known to run the model's states. Use vllm-0.33" in (
         refused(engine={"profile": "vllm-0.32"})
     )
