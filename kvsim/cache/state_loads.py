@@ -7,10 +7,10 @@ part can be loaded: then no state of it is of use to anybody.
 
 from __future__ import annotations
 
-from kvsim.cache.block_pool import FREE, Pool, find_block, touch
+from kvsim.cache.block_pool import FREE, WATCHED, Pool, find_block, touch_run
 from kvsim.cache.content import Ints, block_key, span_at
 from kvsim.cache.coordinator import NO_ROOM, STALE_HIT, TAKEN, Arrays, assemble, seat
-from kvsim.cache.groups import Tables, leave_window
+from kvsim.cache.groups import Tables, leave_window, note_taker
 from kvsim.cache.hybrid import collect_group
 from kvsim.cache.state_blocks import missing_states, starts_too_early, take_full
 from kvsim.cache.state_entry import cache_hybrid
@@ -98,6 +98,8 @@ def allocate_hybrid_load(
         _adopt(pool, tables, slot, group, hit_tokens, total)
     for group in range(num_groups):
         if tables.groups[group].states != 0:
+            if pool.totals[WATCHED] != 0:
+                note_taker(pool, tables, slot, group)
             table = tables.tables[slot, group]
             place = tables.groups[group].ring + (table.length & tables.groups[group].ring_mask)
             tables.rings[slot, place] = take_one(pool, states, group)
@@ -186,8 +188,8 @@ def _adopt(pool: Pool, tables: Tables, slot: int, group: int, hit_tokens: int, t
     if row.states != 0:
         table.first = skipped
         num_hit = skipped
-    for index in range(table.first, num_hit):
-        touch(pool, tables.rings[slot, row.ring + (index & row.ring_mask)])
+    ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
+    touch_run(pool, ring, row.ring_mask, table.first, num_hit)
     table.length = max(num_hit, skipped)
     table.num_looked_at = table.length
 

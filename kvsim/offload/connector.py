@@ -8,12 +8,11 @@ lookups, and is told which jobs are done. The engine's rules: vLLM 0.33.0,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
-from kvsim.cache.block_pool import Ids
 from kvsim.cache.content import Ints
 from kvsim.cache.manager import KVCache, Sequence
 from kvsim.offload.cpu_tier import ChunkTier
@@ -24,6 +23,7 @@ from kvsim.offload.geometry import (
     interval_problem,
 )
 from kvsim.offload.lookup import external_hit, lookup_order
+from kvsim.offload.pending import NO_BLOCKS, PendingJob
 from kvsim.offload.request_chunks import (
     RequestChunks,
     any_handed_out,
@@ -41,26 +41,6 @@ from kvsim.offload.transfers import Offer, TransferJob, Transfers
 from kvsim.policies.retention import DENSE, NO_BOUNDARY
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
-    """A job that is not done.
-
-    Attributes:
-        job: as it was handed out.
-        request: whose it is.
-        fenced: blocks of window groups it copies from: they may be handed out at any time.
-        fenced_later: other blocks it copies from: they may be once the request is finished.
-    """
-
-    job: TransferJob
-    request: RequestChunks
-    fenced: Ids
-    fenced_later: Ids
-
-
-_NO_BLOCKS: Ids = np.zeros(0, dtype=np.int32)
-
-
 class OffloadConnector:
     """Between a scheduler and a tier of chunks.
 
@@ -73,6 +53,7 @@ class OffloadConnector:
         chunks_loaded: per group.
         blocks_loaded: per group, device blocks written.
         chunks_loaded_once: per group, stored chunks that were loaded at least once.
+        key_tokens: per group, the tokens that the number in a key counts.
     """
 
     def __init__(
@@ -112,8 +93,7 @@ class OffloadConnector:
             replace(group, eagle=group.eagle and config.use_eagle) for group in config.groups
         )
         self.tier = tier
-        self.external_queries = 0
-        self.external_hits = 0
+        self.external_queries = self.external_hits = 0
         num_groups = len(specs)
         self.chunks_stored = [0] * num_groups
         self.blocks_stored = [0] * num_groups
@@ -132,6 +112,7 @@ class OffloadConnector:
         self._rows = store_rows(
             specs, self._groups, alignment, blocks_per_chunk, self._states.tail_unit
         )
+        self.key_tokens: list[int] = self._rows["key_tokens"].tolist()
         self._alignment = alignment or 0
         self._interval = DENSE if interval is None else interval
         self._blocks_per_chunk = blocks_per_chunk
@@ -145,16 +126,11 @@ class OffloadConnector:
         self._open: dict[Sequence, RequestChunks] = {}  # that run and have more to offer
         self._finished: list[RequestChunks] = []
         self._preempted: list[RequestChunks] = []
-        self._jobs: dict[int, _Job] = {}
+        self._jobs: dict[int, PendingJob] = {}
         self._num_jobs = 0
         self._step = 1
         self._handed_out = np.zeros(config.num_blocks, dtype=np.int64)
         self._transfers = Transfers()
-
-    @property
-    def key_tokens(self) -> list[int]:
-        """Per group, the tokens that the number in a key counts."""
-        return self._rows["key_tokens"].tolist()  # type: ignore[no-any-return]
 
     @property
     def in_flight(self) -> bool:
@@ -430,7 +406,7 @@ class OffloadConnector:
         )
         return self._chosen[:num].copy()
 
-    def _store(self, request: RequestChunks, chunks: Ints, rows: Ints) -> _Job:
+    def _store(self, request: RequestChunks, chunks: Ints, rows: Ints) -> PendingJob:
         """Make the job that copies chunks to the tier."""
         blocks = np.zeros(len(chunks) * self._blocks_per_chunk, dtype=np.int32)
         num_window = source_blocks(
@@ -460,7 +436,7 @@ class OffloadConnector:
         rows: Ints,
     ) -> TransferJob:
         job = TransferJob(self._num_jobs, request.name, is_store, num_chunks, num_blocks, rows)
-        self._jobs[job.number] = _Job(job, request, _NO_BLOCKS, _NO_BLOCKS)
+        self._jobs[job.number] = PendingJob(job, request, NO_BLOCKS, NO_BLOCKS)
         request.jobs.add(job.number)
         self._num_jobs += 1
         return job

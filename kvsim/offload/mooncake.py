@@ -8,7 +8,8 @@ of the save or not and even where nothing of it is new: the engine's workers may
 failed before. What the store holds leaves it in the order of last use, whoever reads it (there are
 no leases).
 
-vLLM 0.33.0, ``MooncakeStoreScheduler``, ``MooncakeStoreWorker`` (#44774).
+vLLM 0.33.0, ``MooncakeStoreScheduler``, ``MooncakeStoreWorker`` (#44774). One file because the
+connector and the store name blocks alike.
 """
 
 from __future__ import annotations
