@@ -19,6 +19,8 @@ are asked. In full attention its own block says who took it, or where that is st
 missing one before it; in a window group the block that the run at the upper end lacks, in a group
 of states the last one there was, or where nothing was ever kept so low the eviction that made a hit
 end there.
+
+One file because the reasons are differences: where one world changes, its neighbours do.
 """
 
 from __future__ import annotations
