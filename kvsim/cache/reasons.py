@@ -1,5 +1,7 @@
 """Why each prompt token that was not hit was not: one reason a token, by its first obstacle.
 
+One file because the reasons are differences: where one world changes, its neighbours do.
+
 The prompt is cut at the positions to which lookups in better and better worlds would have come, so
 that each reason is the difference of two of them and the sum is exact:
 
@@ -19,8 +21,6 @@ are asked. In full attention its own block says who took it, or where that is st
 missing one before it; in a window group the block that the run at the upper end lacks, in a group
 of states the last one there was, or where nothing was ever kept so low the eviction that made a hit
 end there.
-
-One file because the reasons are differences: where one world changes, its neighbours do.
 """
 
 from __future__ import annotations
