@@ -1,7 +1,7 @@
 """Public measurements of serving: each point of a file as a closed loop to be simulated.
 
 A row is a benchmark: what served, how, what was sent, and the time to the first token and per token
-after it. What cannot be expressed is left out with the reason. Readings that the files leave to
+after it. One file because a reading and what it leaves out belong together. What cannot be expressed is left out with the reason. Readings that the files leave to
 their users, each with its source:
 
 - Lengths are drawn uniformly from ``len_low_ratio`` times the named ones to these. Where they are
