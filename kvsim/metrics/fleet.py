@@ -31,6 +31,10 @@ REPLICA_KEYS: dict[str, str] = {
     "occupancy": "mean share of its blocks that requests referred to, 0 to 1",
     "load": "share of its time in which a step was under way, 0 to 1",
     "up_s": "time it was there",
+    "bytes_stored": "bytes that it stored over its link to the tier next to it",
+    "bytes_loaded": "bytes that it loaded back over it",
+    "bytes_handed_over": "bytes of KV that it sent (prefill) or received (decode), all ranks; null "
+    "where the two are together",
 }
 """Keys of a replica in `summary.json`, each with its meaning. One that was lost and came back is
 the same."""
@@ -43,11 +47,13 @@ FLEET_KEYS: dict[str, str] = {
     "misrouted_tokens": "prompt tokens that another replica had cached when the request was "
     "routed, beyond what the chosen one had",
     "misrouted_share": "the same as a share of the prompt tokens routed, 0 to 1",
-    "duplicate_share": "of the tokens cached, those that another replica held too: mean over "
+    "duplicate_share": "of the tokens cached, the copies beyond the first of each: mean over "
     "arrivals, 0 to 1; counted where attention is full",
     "duplicate_tokens": "tokens cached at the end beyond the first copy of each",
     "view_age_s": "how old the counts were that a router saw of the replica it chose, in s: "
     "`mean`, `p50`, `p90`, `p99`; null where it sees none but its own",
+    "events_after_s": "how much later a router learns what caches store and remove, in s; null "
+    "where it does not",
     "num_lost": "nodes that failed",
     "num_resent": "times a request was sent again because its node failed",
     "num_dummy_steps": "steps of ranks that had nothing to run while others had",
@@ -72,6 +78,7 @@ class ReplicaFigures:
     busy_s: float
     up_s: float
     pool: str | None = None
+    bytes_handed_over: float | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,7 @@ class FleetFigures:
     num_dummy_steps: int
     gpu_hours: float
     cost_per_gpu_hour: float | None
+    events_after_s: float | None = None
     pools: PoolsFigures | None = None
 
 
@@ -130,6 +138,9 @@ def fleet_summary(
             "occupancy": float(one.occupancy),
             "load": _ratio(min(one.busy_s, one.up_s), one.up_s) or 0.0,
             "up_s": float(one.up_s),
+            "bytes_stored": sum(sum(tier.bytes_stored) for tier in counters.tiers if tier.source),
+            "bytes_loaded": sum(sum(tier.bytes_loaded) for tier in counters.tiers if tier.source),
+            "bytes_handed_over": one.bytes_handed_over,
         }
         rows.append({key: values[key] for key in REPLICA_KEYS})
     routed = requests[requests["replica"].notna()]
@@ -155,6 +166,7 @@ def fleet_summary(
         "duplicate_share": figures.duplicate_share,
         "duplicate_tokens": figures.duplicate_tokens,
         "view_age_s": spread(ages) if len(ages) else None,
+        "events_after_s": figures.events_after_s,
         "num_lost": figures.num_lost,
         "num_resent": int(requests["resent"].sum()),
         "num_dummy_steps": figures.num_dummy_steps,

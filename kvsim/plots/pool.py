@@ -136,10 +136,16 @@ def _times(timeline: pd.DataFrame) -> tuple[np.ndarray, str]:
     if timeline.empty:
         raise InputError("timeline", "has no row, so there is nothing to draw.")
     times_s = timeline["time_s"].to_numpy(dtype=float)
-    for size_s, unit in ((7200.0, "h"), (300.0, "min")):
-        if times_s[-1] >= size_s:
-            return times_s / {"h": 3600.0, "min": 60.0}[unit], unit
-    return times_s, "s"
+    scale, unit = time_unit(float(times_s[-1]))
+    return times_s / scale, unit
+
+
+def time_unit(end_s: float) -> tuple[float, str]:
+    """What times up to an end are shown in: its length in s, and its name."""
+    for size_s, scale, unit in ((7200.0, 3600.0, "h"), (300.0, 60.0, "min")):
+        if end_s >= size_s:
+            return scale, unit
+    return 1.0, "s"
 
 
 def _finish(ax: Axes, times: np.ndarray, unit: str, num_blocks: int) -> None:

@@ -219,7 +219,9 @@ def flat_scenario(run: RunResult | Scenario) -> dict[str, str]:
         inner = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, part in inner:
             where = f"{place}.{key}" if place else str(key)
-            if part and (isinstance(part, Mapping) or _is_of_mappings(part)):
+            if key == "router" and isinstance(part, str):
+                flat[f"{where}.kind"] = json.dumps(part)  # as with keys of its own
+            elif part and (isinstance(part, Mapping) or _is_of_mappings(part)):
                 walk(part, where)
             else:
                 flat[where] = json.dumps(part, ensure_ascii=False)
@@ -340,12 +342,20 @@ def _apart(one: Scoped, other: Scoped) -> bool:
 
 
 def _same_requests(before: RunResult, after: RunResult) -> bool:
+    """Whether two runs were asked the same, which sessions do as soon as they have an answer."""
     names = ["arrival_s", "prompt_tokens", "output_tokens"]
-    return before.requests[names].equals(after.requests[names])
+    if before.requests[names].equals(after.requests[names]):
+        return True
+    flat = [flat_scenario(run) for run in (before, after)]
+    own = [{key: text for key, text in f.items() if key.startswith("workload.")} for f in flat]
+    asked = [
+        run.requests.set_index("request_id")[names[1:]].sort_index() for run in (before, after)
+    ]
+    return own[0] == own[1] and asked[0].equals(asked[1])
 
 
 def _figures(result: RunResult) -> Scoped:
-    """All figures of a run: of the whole, by tier, by KV cache group and by prompt length."""
+    """All figures of a run: of the whole, by tier, KV cache group, replica and prompt length."""
     figures: Scoped = {}
     for name, value in flat_figures(result.summary).items():
         scope = "all"
@@ -356,6 +366,11 @@ def _figures(result: RunResult) -> Scoped:
             if short.startswith("by_group."):
                 _, group, short = short.split(".", 2)
                 scope = f"tier {tier}, group {group}"
+        elif name.startswith("fleet."):
+            scope, short = "fleet", name.removeprefix("fleet.")
+            if short.startswith("replicas."):
+                _, number, short = short.split(".", 2)
+                scope = f"replica {number}"
         elif name == _REAL_TIME:
             continue
         figures[scope, short] = math.nan if value is None else float(value)

@@ -13,7 +13,7 @@ from kvsim.metrics.overload import OVERLOADED
 from kvsim.results.store import RunResult, load_requests, load_result, summary_of
 from kvsim.results.tables import notes_by_name
 from kvsim.study.comparison import flat_scenario
-from kvsim.study.frames import axis_text, results_frame, sweep_frame
+from kvsim.study.frames import FLEET_COLUMNS, axis_text, results_frame, sweep_frame
 from kvsim.study.ranking import Noise
 from kvsim.study.sweep_table import FAILED, NOT_RUN, SWEEP_FILE, SweepResult, load_sweep
 
@@ -260,5 +260,6 @@ def mean_rows(frame: pd.DataFrame) -> pd.DataFrame:
         pd.to_numeric, errors="coerce"
     )
     means: pd.DataFrame = figures.groupby(frame["label"], sort=False).mean()
-    policies = frame.groupby("label", sort=False)["policy"].first()
-    return means.assign(policy=policies).reset_index()
+    names = [name for name in ("policy", *FLEET_COLUMNS) if name in frame.columns]
+    words = {name: frame.groupby("label", sort=False)[name].first() for name in names}
+    return means.assign(**words).reset_index()

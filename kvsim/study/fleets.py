@@ -1,0 +1,318 @@
+"""A fleet over time, from its results: load and hit rate by replica, and what a loss cost.
+
+Nothing is simulated. Times are cut into stretches of equal length; a request counts where it was
+first admitted, so one that was sent again counts where it ran.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvsim.errors import KvsimError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pandas as pd
+
+    from kvsim.results.store import RunResult
+    from kvsim.scenario import FleetEvent, Scenario
+
+    Floats = npt.NDArray[np.float64]
+
+NUM_STRETCHES = 60
+"""Stretches that the arrivals of a run are cut into."""
+_LEAST_REQUESTS = 10  # of a stretch, so that a hit rate says something
+_LEAST_OF_ONE = 3  # of a stretch on one replica
+_SHOWN = 0.98  # of the requests: sessions that last leave a long tail of few
+_BEFORE = 4  # stretches before a loss that tell what was usual
+
+
+@dataclass(frozen=True)
+class ReplicaSeries:
+    """A fleet over time.
+
+    Attributes:
+        edges_s: bounds of the stretches [stretches + 1].
+        names: of the replicas: node, or node.rank, with the pool where there are two.
+        replicas: their numbers.
+        queue: requests running and waiting, mean over the stretch [replicas, stretches]; NaN where
+            the replica was not there.
+        hit_rate: prompt tokens found of those looked up [replicas, stretches]; NaN where too few
+            requests were admitted to say.
+        fleet_hit_rate: of all replicas together [stretches], likewise.
+        fleet_ttft_s: median TTFT of the requests admitted [stretches].
+    """
+
+    edges_s: Floats
+    names: tuple[str, ...]
+    replicas: tuple[int, ...]
+    queue: Floats
+    hit_rate: Floats
+    fleet_hit_rate: Floats
+    fleet_ttft_s: Floats
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What the loss of a node did to the hit rate of the fleet.
+
+    Attributes:
+        lost_s: when the node was lost.
+        node: its number.
+        before: hit rate of the fleet in the stretches before.
+        noise: how far the stretches before were from that, at most.
+        lowest: the least of a stretch from the loss on, for twice as long as the node was away (to
+            the end where it did not return), or until the next loss.
+        lowest_s: middle of that stretch.
+        back_s: end of the first stretch from there on that is as good as before, within the noise;
+            None where none was.
+        returned_s: when the node took requests again; None where it did not.
+        own: hit rate of the returned node in its first stretches.
+        others: of the other nodes in the same.
+    """
+
+    lost_s: float
+    node: int
+    before: float
+    noise: float
+    lowest: float
+    lowest_s: float
+    back_s: float | None
+    returned_s: float | None
+    own: float | None
+    others: float | None
+
+    @property
+    def is_dip(self) -> bool:
+        """Whether it fell further than it went up and down before."""
+        return self.lowest < self.before - self.noise
+
+
+def is_fleet(result: RunResult) -> bool:
+    """Whether a run is of several replicas."""
+    return len((result.summary.get("fleet") or {}).get("replicas", ())) > 1
+
+
+def fleet_events(scenario: Scenario) -> tuple[FleetEvent, ...]:
+    """Nodes that come and go, in order of time."""
+    events = () if scenario.fleet is None else scenario.fleet.events or ()
+    return tuple(sorted(events, key=lambda event: event.at))
+
+
+def replica_series(result: RunResult, num_stretches: int = NUM_STRETCHES) -> ReplicaSeries:
+    """Load and hit rate by replica over the time in which 98% of requests arrive.
+
+    Args:
+        result: a run of a fleet.
+        num_stretches: at most; fewer where they would have few requests.
+
+    Raises:
+        KvsimError: it is a run of one replica.
+    """
+    if not is_fleet(result):
+        raise KvsimError(
+            "fleet: this is a run of one replica. Give a run with fleet.nodes or "
+            "node.data_parallel of 2 or more."
+        )
+    rows = result.summary["fleet"]["replicas"]
+    looked_up = _looked_up(result)
+    end_s = float(result.requests["arrival_s"].quantile(_SHOWN))
+    looked_up = looked_up[looked_up["at_s"] <= end_s]
+    num = max(4, min(num_stretches, len(result.requests) // (2 * _LEAST_REQUESTS)))
+    edges_s = np.linspace(0.0, end_s or 1.0, num + 1)
+    place = np.clip(np.searchsorted(edges_s, looked_up["at_s"], side="right") - 1, 0, num - 1)
+    shape = (len(rows), num)
+    order = {row["replica"]: number for number, row in enumerate(rows)}
+    number = looked_up["replica"].map(order).to_numpy(dtype=int)
+    hits, prompts, counts = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    np.add.at(counts, (number, place), 1)
+    np.add.at(hits, (number, place), looked_up["hit_tokens"].to_numpy(dtype=float))
+    np.add.at(prompts, (number, place), looked_up["prompt_tokens"].to_numpy(dtype=float))
+    first = looked_up[looked_up["is_first"]]
+    at = place[looked_up["is_first"].to_numpy()]
+    all_hits, all_prompts = (
+        np.bincount(at, first[name].to_numpy(dtype=float), minlength=num).astype(float)
+        for name in ("hit_tokens", "prompt_tokens")
+    )
+    all_prompts[np.bincount(at, minlength=num) < _LEAST_REQUESTS] = 0
+    prompts[counts < _LEAST_OF_ONE] = 0
+    ttft_s = first["ttft_s"].groupby(at).median().reindex(range(num)).to_numpy(dtype=float)
+    return ReplicaSeries(
+        edges_s,
+        replica_names(result),
+        tuple(order),
+        _queues(result, edges_s),
+        _ratio(hits, prompts),
+        _ratio(all_hits, all_prompts),
+        ttft_s,
+    )
+
+
+def replica_names(result: RunResult) -> tuple[str, ...]:
+    """Names of the replicas of a run, in order: ``3``, ``0.1`` (node and rank), ``decode 2``."""
+    rows = result.summary["fleet"]["replicas"]
+    firsts: dict[int, int] = {}
+    for row in rows:
+        firsts.setdefault(row["node"], row["replica"])
+    has_ranks = len(firsts) < len(rows)
+    names = []
+    for row in rows:
+        name = str(row["node"])
+        if has_ranks:
+            name += f".{row['replica'] - firsts[row['node']]}"
+        names.append(f"{row['pool']} {name}" if row.get("pool") else name)
+    return tuple(names)
+
+
+def recoveries(result: RunResult) -> list[Recovery]:
+    """What each loss of a node did to the fleet's hit rate, in order of time."""
+    if not is_fleet(result):
+        return []
+    series, events = replica_series(result), fleet_events(result.scenario)
+    losses = [event for event in events if event.lose is not None]
+    found = []
+    for event, later in zip(losses, [*losses[1:], None], strict=True):
+        starts_s, ends_s = series.edges_s[:-1], series.edges_s[1:]
+        before = np.flatnonzero((ends_s <= event.at) & ~np.isnan(series.fleet_hit_rate))[-_BEFORE:]
+        returned_s, own, others = _returned(result, series, event, events)
+        until_s = math.inf if later is None else later.at
+        if returned_s is not None:
+            until_s = min(until_s, event.at + 2 * (returned_s - event.at) + 2 * _width_s(series))
+        after = np.flatnonzero(
+            (starts_s >= event.at) & (ends_s <= until_s) & ~np.isnan(series.fleet_hit_rate)
+        )
+        if len(before) < 2 or not len(after):
+            continue
+        rates = series.fleet_hit_rate
+        usual = float(rates[before].mean())
+        noise = float(np.abs(rates[before] - usual).max())
+        lowest = int(after[np.argmin(rates[after])])
+        back = [i for i in after if i >= lowest and rates[i] >= usual - noise]
+        found.append(
+            Recovery(
+                event.at,
+                event.node,
+                usual,
+                noise,
+                float(rates[lowest]),
+                float((starts_s[lowest] + ends_s[lowest]) / 2),
+                float(ends_s[back[0]]) if back else None,
+                returned_s,
+                own,
+                others,
+            )
+        )
+    return found
+
+
+def _width_s(series: ReplicaSeries) -> float:
+    """Length of a stretch."""
+    return float(series.edges_s[1] - series.edges_s[0])
+
+
+def _returned(
+    result: RunResult, series: ReplicaSeries, loss: FleetEvent, events: tuple[FleetEvent, ...]
+) -> tuple[float | None, float | None, float | None]:
+    """When a lost node took requests again, and the first hit rates of it and of the others."""
+    again = [
+        event.at + event.ready_after
+        for event in events
+        if event.add == loss.node and event.at >= loss.at
+    ]
+    if not again:
+        return None, None, None
+    inside = np.flatnonzero(series.edges_s[:-1] >= again[0])[:_BEFORE]
+    if not len(inside):
+        return again[0], None, None
+    nodes = {row["replica"]: row["node"] for row in result.summary["fleet"]["replicas"]}
+    looked_up = _looked_up(result)
+    until_s = series.edges_s[inside[-1] + 1]
+    some = looked_up[(looked_up["at_s"] >= again[0]) & (looked_up["at_s"] < until_s)]
+    is_own = some["replica"].map(nodes) == loss.node
+    rates = []
+    for part in (some[is_own], some[~is_own]):
+        tokens = float(part["prompt_tokens"].sum())
+        rates.append(float(part["hit_tokens"].sum()) / tokens if tokens else None)
+    return again[0], rates[0], rates[1]
+
+
+def _looked_up(result: RunResult) -> pd.DataFrame:
+    """A row a prompt looked up by a replica: when, where, and what it found.
+
+    Where prefill and decode are apart, a prompt is looked up on both sides; `is_first` says which
+    of them counts for the fleet.
+    """
+    import pandas as pd
+
+    requests = result.requests
+    ran = requests[requests["hit_tokens"].notna() & requests["replica"].notna()]
+    columns = ["prompt_tokens", "hit_tokens", "ttft_s"]
+    if "prefill_replica" not in ran.columns:
+        return _rows(ran[columns], ran["arrival_s"] + ran["queue_s"], ran["replica"], first=True)
+    split = ran["prefill_replica"].notna()
+    apart, alone = ran[split], ran[~split]
+    begun_s = apart["arrival_s"] + apart["prefill_queue_s"]
+    received_s = begun_s + apart["prefill_s"] + apart["decode_queue_s"]
+    behind = apart[columns].assign(hit_tokens=apart["decode_hit_tokens"])
+    return pd.concat(
+        [
+            _rows(apart[columns], begun_s, apart["prefill_replica"], first=True),
+            _rows(behind, received_s, apart["replica"], first=False),
+            _rows(alone[columns], alone["arrival_s"] + alone["queue_s"], alone["replica"], True),
+        ],
+        ignore_index=True,
+    ).dropna(subset=["at_s", "hit_tokens"])
+
+
+def _rows(
+    some: pd.DataFrame, at_s: pd.Series[float], replica: pd.Series[int], first: bool
+) -> pd.DataFrame:
+    return some.assign(at_s=at_s.astype(float), replica=replica.astype(int), is_first=first)
+
+
+def _queues(result: RunResult, edges_s: Floats) -> Floats:
+    """Requests running and waiting by replica, mean over each stretch; NaN where it was not."""
+    events = fleet_events(result.scenario)
+    queues = []
+    timelines = dict(list(result.timeline.groupby("replica")))
+    for row in result.summary["fleet"]["replicas"]:
+        timeline = timelines.get(row["replica"])
+        num = len(edges_s) - 1
+        if timeline is None:
+            queues.append(np.full(num, math.nan))
+            continue
+        times_s = timeline["time_s"].to_numpy(dtype=float)
+        counts = (timeline["running"] + timeline["waiting"]).to_numpy(dtype=float)
+        # Each entry holds to the next, so what has passed by a moment is linear between them.
+        passed = np.concatenate([[0.0], np.cumsum(counts[:-1] * np.diff(times_s))])
+        mean = np.diff(np.interp(edges_s, times_s, passed)) / np.diff(edges_s)
+        mean[~_is_there(row["node"], edges_s, events, row["pool"] is not None)] = math.nan
+        queues.append(mean)
+    return np.array(queues)
+
+
+def _is_there(
+    node: int, edges_s: Floats, events: tuple[FleetEvent, ...], is_split: bool
+) -> npt.NDArray[np.bool_]:
+    """In which stretches a node was there at all; one that drains is until it has nothing left."""
+    there = np.ones(len(edges_s) - 1, dtype=bool)
+    own = [] if is_split else [event for event in events if event.node == node]
+    gone_s: float | None = 0.0 if own and own[0].add is not None else None
+    for event in [*own, None]:
+        begin_s = math.inf if event is None else event.at + event.ready_after
+        if gone_s is not None and (event is None or event.add is not None):
+            there &= ~((edges_s[:-1] >= gone_s) & (edges_s[1:] <= begin_s))
+            gone_s = None
+        if event is not None and event.lose is not None:
+            gone_s = event.at
+    return there
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    rates: Floats = np.full(np.shape(whole), math.nan)
+    np.divide(part, whole, out=rates, where=whole > 0)
+    return rates
