@@ -77,20 +77,6 @@ def _tpot(runs: Runs, choices: _Choices) -> Any:
     return plots.tpot_distribution(_each(runs), objective_s=limit_s)
 
 
-def _policies(runs: Runs, choices: _Choices) -> Any:
-    from kvsim import plots
-    from kvsim.plots.policies import MOST_BARS
-    from kvsim.study.runs import mean_rows
-
-    rows = mean_rows(_beside(runs))
-    if len(rows) > MOST_BARS:
-        raise KvsimError(
-            f"{runs.path}: {len(rows)} runs are too many side by side ({MOST_BARS} at most). "
-            f"{_keep_fewer(runs)}"
-        )
-    return plots.policies_side_by_side(rows)
-
-
 def _retention(runs: Runs, choices: _Choices) -> Any:
     from kvsim import plots
     from kvsim.study.probe import is_probe, read_probe
@@ -146,6 +132,44 @@ def _heat_map(runs: Runs, choices: _Choices) -> Any:
     return plots.heat_map(runs.frame, x, y, figure=figure)
 
 
+def _replicas(runs: Runs, choices: _Choices) -> Any:
+    return _of_one(
+        lambda plots, result, name: plots.replicas_over_time(result, name=_called(name))
+    )(runs, choices)
+
+
+def _side_by_side(runs: Runs, choices: _Choices, draw: str) -> Any:
+    from kvsim import plots
+    from kvsim.plots.policies import MOST_BARS
+    from kvsim.study.runs import mean_rows
+
+    rows = mean_rows(_beside(runs))
+    if len(rows) > MOST_BARS:
+        raise KvsimError(
+            f"{runs.path}: {len(rows)} runs are too many side by side ({MOST_BARS} at most). "
+            f"{_keep_fewer(runs)}"
+        )
+    return getattr(plots, draw)(rows)
+
+
+def _policies(runs: Runs, choices: _Choices) -> Any:
+    return _side_by_side(runs, choices, "policies_side_by_side")
+
+
+def _routers(runs: Runs, choices: _Choices) -> Any:
+    return _side_by_side(runs, choices, "routers_side_by_side")
+
+
+def _layouts(runs: Runs, choices: _Choices) -> Any:
+    return _side_by_side(runs, choices, "layouts_side_by_side")
+
+
+def _recovery(runs: Runs, choices: _Choices) -> Any:
+    from kvsim import plots
+
+    return plots.recovery(_each(runs))
+
+
 def _of_one(draw: Callable[[Any, RunResult, str], Any]) -> Callable[[Runs, _Choices], Any]:
     def drawn(runs: Runs, choices: _Choices) -> Any:
         from kvsim import plots
@@ -195,6 +219,10 @@ _KINDS: dict[str, _Kind] = {
         "one run: how busy the links are over time",
         _ONE,
     ),
+    "replicas": _Kind(_replicas, "one fleet: requests and hit rate by replica over time", _ONE),
+    "routers": _Kind(_routers, "fleets: hits, hits lost to routing, TTFT, imbalance, a bar a run"),
+    "layouts": _Kind(_layouts, "TP against DP: hits, TTFT and TPOT, a bar a run"),
+    "recovery": _Kind(_recovery, "fleets: hit rate over time as nodes are lost and come back"),
     "heat-map": _Kind(
         _heat_map, "a figure over two axes that were varied", ("--x", "--y", "--figure")
     ),

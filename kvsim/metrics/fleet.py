@@ -43,7 +43,8 @@ FLEET_KEYS: dict[str, str] = {
     "num_nodes": "nodes at the start",
     "router": "who chose the node, or the rank where balancing is external",
     "replicas": "by replica, in order, the keys of `kvsim.metrics.fleet.REPLICA_KEYS`",
-    "imbalance": "largest over mean of all replicas: `requests`, `scheduled_tokens`, `load`",
+    "imbalance": "largest over mean of the replicas: `requests`, `scheduled_tokens`, `load`; where "
+    "prefill and decode are apart, of the pool in which that is larger",
     "misrouted_tokens": "prompt tokens that another replica had cached when the request was "
     "routed, beyond what the chosen one had",
     "misrouted_share": "the same as a share of the prompt tokens routed, 0 to 1",
@@ -154,7 +155,7 @@ def fleet_summary(
         "router": figures.router,
         "replicas": rows,
         "imbalance": {
-            key: _imbalance([row[name] for row in rows])
+            key: _imbalance(rows, name)
             for key, name in (
                 ("requests", "num_requests"),
                 ("scheduled_tokens", "scheduled_tokens"),
@@ -179,9 +180,14 @@ def fleet_summary(
     return {key: found[key] for key in FLEET_KEYS}
 
 
-def _imbalance(values: Sequence[float]) -> float | None:
-    mean = sum(values) / len(values) if values else 0
-    return max(values) / mean if mean > 0 else None
+def _imbalance(rows: Sequence[dict[str, Any]], name: str) -> float | None:
+    by_pool: dict[str | None, list[float]] = {}
+    for row in rows:
+        by_pool.setdefault(row["pool"], []).append(row[name])
+    found = [
+        max(values) * len(values) / sum(values) for values in by_pool.values() if sum(values) > 0
+    ]
+    return max(found, default=None)
 
 
 def _per_million(cost: float | None, tokens: int) -> float | None:

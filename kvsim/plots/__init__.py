@@ -10,6 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.plots.capacity import hit_rate_by_capacity
+from kvsim.plots.fleets import (
+    layouts_side_by_side,
+    recovery,
+    replicas_over_time,
+    routers_side_by_side,
+)
 from kvsim.plots.latency import tpot_distribution, ttft_by_rate, ttft_distribution
 from kvsim.plots.matrix import evictions, heat_map
 from kvsim.plots.policies import policies_side_by_side, retention_tradeoff
@@ -33,13 +39,17 @@ __all__ = [
     "frame",
     "heat_map",
     "hit_rate_by_capacity",
+    "layouts_side_by_side",
     "link_utilization",
     "policies_side_by_side",
     "policy_style",
     "pool_by_group",
     "pool_by_state",
     "prefix_survival",
+    "recovery",
+    "replicas_over_time",
     "retention_tradeoff",
+    "routers_side_by_side",
     "save",
     "trace_reuse",
     "ttft_by_rate",

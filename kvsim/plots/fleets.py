@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from kvsim.plots.bars import bars, floats, known, note, room
-from kvsim.plots.layout import add_legend, bars_size_in, many_axes
+from kvsim.plots.layout import add_legend, bars_size_in, many_axes, one_axes, set_title
 from kvsim.plots.policies import MOST_BARS
 from kvsim.plots.pool import run_name, time_unit
 from kvsim.plots.scales import number_axis, percent_axis, percent_tick
@@ -24,7 +24,14 @@ from kvsim.plots.style import (
     styled,
 )
 from kvsim.results.tables import percent, seconds
-from kvsim.study.fleets import ReplicaSeries, fleet_events, is_fleet, recoveries, replica_series
+from kvsim.study.fleets import (
+    NUM_WIDE,
+    ReplicaSeries,
+    fleet_events,
+    is_fleet,
+    recoveries,
+    replica_series,
+)
 from kvsim.study.frames import named_results, needed
 
 if TYPE_CHECKING:
@@ -115,11 +122,11 @@ def replicas_over_time(
             bar.formatter = FuncFormatter(lambda value, _, to=shown: to(value))
             bar.update_ticks()
             bar.ax.grid(visible=False)
-        _mark(ax, fleet_events(result.scenario), scale, num)
         ax.set_title(label)
         ax.set_xlabel(f"Simulated time ({unit})")
         ax.grid(visible=False)
         ax.set_xlim(0, float(series.edges_s[-1]) / scale)
+        _mark(ax, fleet_events(result.scenario), scale)
     step = max(1, -(-num // 32))
     shown_rows = range(0, num, step)
     panels[0].set_yticks(list(shown_rows), [series.names[row] for row in shown_rows])
@@ -199,18 +206,18 @@ def layouts_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = N
 
 
 @styled
-def recovery(results: Results, *, axes: Iterable[Axes] | None = None) -> list[Axes]:
-    """Hit rate and median TTFT of whole fleets over time, with marks where nodes come and go.
+def recovery(results: Results, *, ax: Axes | None = None) -> Axes:
+    """Hit rate of whole fleets over time, with marks where nodes come and go.
 
-    Of a run that lost a node, a dotted line is the hit rate of the stretches before, and a ring the
-    first that is as good again.
+    Where no run is without events to compare with, a dotted line is the hit rate of the stretches
+    before a loss, and a ring the end of the first one that is as good again after it fell.
 
     Args:
         results: runs of fleets; one that lost a node beside one that did not says most.
-        axes: two axes.
+        ax: where to draw.
 
     Raises:
-        KvsimError: none is of a fleet, none has events, or there are too many.
+        KvsimError: none is of a fleet with events, or there are too many.
     """
     named = {name: one for name, one in named_results(results).items() if is_fleet(one)}
     eventful = [one for one in named.values() if fleet_events(one.scenario)]
@@ -218,44 +225,29 @@ def recovery(results: Results, *, axes: Iterable[Axes] | None = None) -> list[Ax
         raise InputError("results", "no run has nodes that come and go. Set fleet.events.")
     if len(named) > MOST_LINES:
         raise InputError("results", f"{len(named)} runs are too many. Keep {MOST_LINES} or fewer.")
-    panels = many_axes(axes, 2, (13.0, 4.5))
-    series = {name: replica_series(one) for name, one in named.items()}
+    ax = one_axes(ax, (9.0, 4.5))
+    series = {name: replica_series(one, NUM_WIDE) for name, one in named.items()}
     end_s = max(float(one.edges_s[-1]) for one in series.values())
     scale, unit = time_unit(end_s)
-    handles: list[Any] = []
     for number, (name, one) in enumerate(named.items()):
         color, dash = _OTHERS[number], _DASHES[number % len(_DASHES)]
         middle = (series[name].edges_s[:-1] + series[name].edges_s[1:]) / 2 / scale
-        for ax, values in zip(
-            panels, (series[name].fleet_hit_rate, series[name].fleet_ttft_s), strict=True
-        ):
-            lines = ax.plot(middle, values, color=color, linestyle=dash, linewidth=1.8, label=name)
-            handles += lines if ax is panels[1] else []
-        for found in recoveries(one):
+        ax.plot(middle, series[name].fleet_hit_rate, color=color, linestyle=dash, label=name)
+        for found in recoveries(one) if len(eventful) == len(named) else ():
             upto_s = end_s if found.back_s is None else found.back_s
-            panels[0].hlines(
-                found.before, found.lost_s / scale, upto_s / scale, color=color, linestyle=":"
-            )
+            ax.hlines(found.before, found.lost_s / scale, upto_s / scale, color=color, ls=":")
             if found.is_dip and found.back_s is not None:
-                panels[0].plot(
-                    found.back_s / scale, found.before, marker="o", markersize=11, mfc="none",
-                    mec=INK, mew=1.4,
-                )  # fmt: skip
-    panels[0].set_title("Prompt tokens found by the fleet")
-    panels[0].set_ylabel("Token hit rate (%)")
-    panels[0].set_ylim(0, 1.08)
-    percent_axis(panels[0].yaxis)
-    panels[1].set_title("Time to first token, p50")
-    panels[1].set_ylabel("TTFT (s)")
-    panels[1].set_ylim(bottom=0)
-    for ax in panels:
-        ax.set_xlim(0, end_s / scale)
-        ax.set_xlabel(f"Simulated time ({unit})")
-        for one in eventful[:1]:
-            _mark(ax, fleet_events(one.scenario), scale, None)
+                ax.plot(found.back_s / scale, found.before, "o", ms=11, mfc="none", mec=INK)
+    ax.set_ylim(0, 1.08)
+    ax.set_xlim(0, end_s / scale)
+    percent_axis(ax.yaxis)
+    ax.set_ylabel("Token hit rate of the fleet (%)")
+    ax.set_xlabel(f"Simulated time ({unit})")
+    _mark(ax, fleet_events(eventful[0].scenario), scale)
+    set_title(ax, "Recovery of the hit rate", None if len(named) > 1 else next(iter(named)))
     if len(named) > 1:
-        add_legend(panels[1], handles, list(named))
-    return panels
+        add_legend(ax)
+    return ax
 
 
 def _series(result: RunResult) -> ReplicaSeries:
@@ -297,7 +289,7 @@ def _times(
     number_axis(ax.xaxis)
 
 
-def _mark(ax: Axes, events: Sequence[FleetEvent], scale: float, rows: int | None) -> None:
+def _mark(ax: Axes, events: Sequence[FleetEvent], scale: float) -> None:
     """Lines where nodes come and go, named at the top."""
     moments = []
     for event in events:
@@ -309,7 +301,7 @@ def _mark(ax: Axes, events: Sequence[FleetEvent], scale: float, rows: int | None
             moments.append((event.at + event.ready_after, f"{event.node} ready"))
     limit = float(ax.get_xlim()[1])
     for at_s, text in moments:
-        if rows is not None and at_s / scale > limit:
+        if at_s / scale > limit:
             continue
         ax.axvline(at_s / scale, color="#d55e00", linewidth=1.4, linestyle=(0, (4, 2)))
         ax.annotate(

@@ -179,8 +179,9 @@ def replica_table(fleet: Mapping[str, Any], title: str = "") -> Table:
         rows = [*by_load[: _MOST_ROWS // 2], *by_load[-_MOST_ROWS // 2 :]]
     for row in rows:
         rank = row["replica"] - firsts[row["node"]]
+        name = f"{row['node']}.{rank}" if is_ranked else str(row["node"])
         table.add_row(
-            f"{row['node']}.{rank}" if is_ranked else str(row["node"]),
+            f"{row['pool']} {name}" if row["pool"] else name,
             short(row["num_requests"]),
             percent(row["token_hit_rate"]),
             seconds(row["ttft_s"]["p50"]),

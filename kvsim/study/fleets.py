@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvsim.errors import KvsimError
+from kvsim.results.tables import seconds
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -25,8 +26,20 @@ if TYPE_CHECKING:
 
 NUM_STRETCHES = 60
 """Stretches that the arrivals of a run are cut into."""
+NUM_WIDE = 30
+"""The same where one line has to be read: fewer have less noise."""
+CLOSE = 0.03
+"""Hit rates of a stretch in two runs that count as the same."""
 _LEAST_REQUESTS = 10  # of a stretch, so that a hit rate says something
 _LEAST_OF_ONE = 3  # of a stretch on one replica
+_COUNTS = (
+    "used_blocks",
+    "cached_blocks",
+    "free_blocks",
+    "running",
+    "waiting",
+    "free_cached_blocks",
+)
 _SHOWN = 0.98  # of the requests: sessions that last leave a long tail of few
 _BEFORE = 4  # stretches before a loss that tell what was usual
 
@@ -44,7 +57,6 @@ class ReplicaSeries:
         hit_rate: prompt tokens found of those looked up [replicas, stretches]; NaN where too few
             requests were admitted to say.
         fleet_hit_rate: of all replicas together [stretches], likewise.
-        fleet_ttft_s: median TTFT of the requests admitted [stretches].
     """
 
     edges_s: Floats
@@ -53,7 +65,6 @@ class ReplicaSeries:
     queue: Floats
     hit_rate: Floats
     fleet_hit_rate: Floats
-    fleet_ttft_s: Floats
 
 
 @dataclass(frozen=True)
@@ -92,6 +103,24 @@ class Recovery:
         return self.lowest < self.before - self.noise
 
 
+@dataclass(frozen=True)
+class Shortfall:
+    """What a run found less than one on the same requests in which no node came or went.
+
+    Attributes:
+        most: largest gap of the fleet's hit rate in a stretch, as a fraction.
+        most_s: middle of that stretch.
+        until_s: end of the last stretch in which the gap was more than `CLOSE`; None where there
+            was none.
+        num_tokens: prompt tokens not found that the other found, over the whole run.
+    """
+
+    most: float
+    most_s: float
+    until_s: float | None
+    num_tokens: int
+
+
 def is_fleet(result: RunResult) -> bool:
     """Whether a run is of several replicas."""
     return len((result.summary.get("fleet") or {}).get("replicas", ())) > 1
@@ -103,12 +132,25 @@ def fleet_events(scenario: Scenario) -> tuple[FleetEvent, ...]:
     return tuple(sorted(events, key=lambda event: event.at))
 
 
-def replica_series(result: RunResult, num_stretches: int = NUM_STRETCHES) -> ReplicaSeries:
+def event_words(scenario: Scenario) -> list[str]:
+    """What happens to nodes, in words, in order of time."""
+    told = []
+    for event in fleet_events(scenario):
+        what = "lost" if event.lose is not None else "drained" if event.drain is not None else ""
+        at_s = event.at if what else event.at + event.ready_after
+        told.append(f"node {event.node} {what or 'ready'} at {seconds(at_s)}")
+    return told
+
+
+def replica_series(
+    result: RunResult, num_stretches: int = NUM_STRETCHES, edges_s: Floats | None = None
+) -> ReplicaSeries:
     """Load and hit rate by replica over the time in which 98% of requests arrive.
 
     Args:
         result: a run of a fleet.
         num_stretches: at most; fewer where they would have few requests.
+        edges_s: bounds of the stretches, as of another run; None for the run's own.
 
     Raises:
         KvsimError: it is a run of one replica.
@@ -120,10 +162,12 @@ def replica_series(result: RunResult, num_stretches: int = NUM_STRETCHES) -> Rep
         )
     rows = result.summary["fleet"]["replicas"]
     looked_up = _looked_up(result)
-    end_s = float(result.requests["arrival_s"].quantile(_SHOWN))
-    looked_up = looked_up[looked_up["at_s"] <= end_s]
-    num = max(4, min(num_stretches, len(result.requests) // (2 * _LEAST_REQUESTS)))
-    edges_s = np.linspace(0.0, end_s or 1.0, num + 1)
+    if edges_s is None:
+        end_s = float(result.requests["arrival_s"].quantile(_SHOWN))
+        num = max(4, min(num_stretches, len(result.requests) // (2 * _LEAST_REQUESTS)))
+        edges_s = np.linspace(0.0, end_s or 1.0, num + 1)
+    num = len(edges_s) - 1
+    looked_up = looked_up[looked_up["at_s"] <= edges_s[-1]]
     place = np.clip(np.searchsorted(edges_s, looked_up["at_s"], side="right") - 1, 0, num - 1)
     shape = (len(rows), num)
     order = {row["replica"]: number for number, row in enumerate(rows)}
@@ -140,7 +184,6 @@ def replica_series(result: RunResult, num_stretches: int = NUM_STRETCHES) -> Rep
     )
     all_prompts[np.bincount(at, minlength=num) < _LEAST_REQUESTS] = 0
     prompts[counts < _LEAST_OF_ONE] = 0
-    ttft_s = first["ttft_s"].groupby(at).median().reindex(range(num)).to_numpy(dtype=float)
     return ReplicaSeries(
         edges_s,
         replica_names(result),
@@ -148,8 +191,49 @@ def replica_series(result: RunResult, num_stretches: int = NUM_STRETCHES) -> Rep
         _queues(result, edges_s),
         _ratio(hits, prompts),
         _ratio(all_hits, all_prompts),
-        ttft_s,
     )
+
+
+def pool_timeline(result: RunResult) -> pd.DataFrame:
+    """The timeline of a run, of all replicas together.
+
+    Returns:
+        `time_s` and the columns of blocks and requests of `TIMELINE_COLUMNS`, summed over the
+        replicas that are there; of one replica the timeline as it is.
+    """
+    import pandas as pd
+
+    timeline = result.timeline
+    if "replica" not in timeline.columns or timeline["replica"].nunique() < 2:
+        return timeline
+    lost: dict[int, list[float]] = {}
+    nodes = {row["replica"]: row["node"] for row in result.summary["fleet"]["replicas"]}
+    for event in fleet_events(result.scenario):
+        if event.lose is not None:
+            lost.setdefault(event.lose, []).append(event.at)
+    times_s, changes = [], []
+    for replica, rows in timeline.groupby("replica"):
+        own_s = rows["time_s"].to_numpy(dtype=float)
+        values = np.column_stack(
+            [
+                rows[list(_COUNTS)].to_numpy(dtype=float),
+                np.array([*rows["group_cached_blocks"]], dtype=float),
+            ]
+        )
+        for at_s in lost.get(nodes[replica], ()):  # it has nothing from then on
+            place = int(np.searchsorted(own_s, at_s, side="right"))
+            own_s = np.insert(own_s, place, at_s)
+            values = np.insert(values, place, 0.0, axis=0)
+        times_s.append(own_s)
+        changes.append(np.diff(values, axis=0, prepend=np.zeros((1, values.shape[1]))))
+    order = np.argsort(np.concatenate(times_s), kind="stable")
+    sums = np.cumsum(np.concatenate(changes)[order], axis=0)
+    num = len(_COUNTS)
+    together = pd.DataFrame(sums[:, :num], columns=list(_COUNTS))
+    together.insert(0, "time_s", np.concatenate(times_s)[order])
+    together["group_cached_blocks"] = pd.Series(sums[:, num:].tolist(), dtype="object")
+    # The rows of one moment are those of several replicas: the last of them has all.
+    return together.drop_duplicates("time_s", keep="last", ignore_index=True)
 
 
 def replica_names(result: RunResult) -> tuple[str, ...]:
@@ -172,10 +256,10 @@ def recoveries(result: RunResult) -> list[Recovery]:
     """What each loss of a node did to the fleet's hit rate, in order of time."""
     if not is_fleet(result):
         return []
-    series, events = replica_series(result), fleet_events(result.scenario)
+    series, events = replica_series(result, NUM_WIDE), fleet_events(result.scenario)
     losses = [event for event in events if event.lose is not None]
     found = []
-    for event, later in zip(losses, [*losses[1:], None], strict=True):
+    for event, later in zip(losses, [*losses[1:], None], strict=False):
         starts_s, ends_s = series.edges_s[:-1], series.edges_s[1:]
         before = np.flatnonzero((ends_s <= event.at) & ~np.isnan(series.fleet_hit_rate))[-_BEFORE:]
         returned_s, own, others = _returned(result, series, event, events)
@@ -207,6 +291,24 @@ def recoveries(result: RunResult) -> list[Recovery]:
             )
         )
     return found
+
+
+def shortfall(result: RunResult, beside: RunResult) -> Shortfall:
+    """What a run with events of nodes found less than one without, on the same requests."""
+    other = replica_series(beside, NUM_WIDE)
+    own = replica_series(result, edges_s=other.edges_s)
+    gaps = np.nan_to_num(other.fleet_hit_rate - own.fleet_hit_rate)
+    events = fleet_events(result.scenario)
+    gaps[other.edges_s[1:] <= (events[0].at if events else 0.0)] = 0.0
+    most = int(np.argmax(gaps))
+    behind = np.flatnonzero(gaps > CLOSE)
+    rates = [run.summary["token_hit_rate"] or 0.0 for run in (beside, result)]
+    return Shortfall(
+        float(gaps[most]),
+        float((other.edges_s[most] + other.edges_s[most + 1]) / 2),
+        float(other.edges_s[behind[-1] + 1]) if len(behind) else None,
+        round((rates[0] - rates[1]) * result.summary["prompt_tokens"]),
+    )
 
 
 def _width_s(series: ReplicaSeries) -> float:
@@ -250,7 +352,7 @@ def _looked_up(result: RunResult) -> pd.DataFrame:
 
     requests = result.requests
     ran = requests[requests["hit_tokens"].notna() & requests["replica"].notna()]
-    columns = ["prompt_tokens", "hit_tokens", "ttft_s"]
+    columns = ["prompt_tokens", "hit_tokens"]
     if "prefill_replica" not in ran.columns:
         return _rows(ran[columns], ran["arrival_s"] + ran["queue_s"], ran["replica"], first=True)
     split = ran["prefill_replica"].notna()
