@@ -161,7 +161,13 @@ def _routers(runs: Runs, choices: _Choices) -> Any:
 
 
 def _layouts(runs: Runs, choices: _Choices) -> Any:
-    return _side_by_side(runs, choices, "layouts_side_by_side")
+    from kvsim import plots
+
+    if choices.x is None:
+        return _side_by_side(runs, choices, "layouts_side_by_side")
+    # What sets the load is on the axis with it; a key of the workload sets nothing else here.
+    keys = [axis for axis in runs.axes if axis.startswith("workload.")]
+    return plots.layouts_by_load(_beside(runs, choices.x, *keys), load=choices.x)
 
 
 def _recovery(runs: Runs, choices: _Choices) -> Any:
@@ -221,7 +227,11 @@ _KINDS: dict[str, _Kind] = {
     ),
     "replicas": _Kind(_replicas, "one fleet: requests and hit rate by replica over time", _ONE),
     "routers": _Kind(_routers, "fleets: hits, hits lost to routing, TTFT, imbalance, a bar a run"),
-    "layouts": _Kind(_layouts, "TP against DP: hits, TTFT and TPOT, a bar a run"),
+    "layouts": _Kind(
+        _layouts,
+        "TP against DP: hits, TTFT and TPOT, a bar a run; lines over a load with --x",
+        ("--x",),
+    ),
     "recovery": _Kind(_recovery, "fleets: hit rate over time as nodes are lost and come back"),
     "heat-map": _Kind(
         _heat_map, "a figure over two axes that were varied", ("--x", "--y", "--figure")
@@ -260,8 +270,8 @@ def plot(
         str | None,
         typer.Option(
             metavar="KEY",
-            help="Horizontal axis of hit-rate, ttft-rate, heat-map: a key that was varied, or a "
-            "figure.",
+            help="Horizontal axis of hit-rate, ttft-rate, layouts, heat-map: a key that was "
+            "varied, or a figure.",
         ),
     ] = None,
     y: Annotated[str | None, typer.Option(metavar="KEY", help="Vertical axis of heat-map.")] = None,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.plots.capacity import hit_rate_by_capacity
 from kvsim.plots.fleets import (
+    layouts_by_load,
     layouts_side_by_side,
     recovery,
     replicas_over_time,
@@ -39,6 +40,7 @@ __all__ = [
     "frame",
     "heat_map",
     "hit_rate_by_capacity",
+    "layouts_by_load",
     "layouts_side_by_side",
     "link_utilization",
     "policies_side_by_side",

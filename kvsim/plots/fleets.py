@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +13,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from kvsim.plots.bars import bars, floats, known, note, room
 from kvsim.plots.layout import add_legend, bars_size_in, many_axes, one_axes, set_title
+from kvsim.plots.lines import draw_band
 from kvsim.plots.policies import MOST_BARS
 from kvsim.plots.pool import run_name, time_unit
-from kvsim.plots.scales import number_axis, percent_axis, percent_tick
+from kvsim.plots.scales import number_axis, percent_axis, percent_tick, scale_x
 from kvsim.plots.style import (
     GRID,
     INK,
@@ -23,6 +25,7 @@ from kvsim.plots.style import (
     PolicyStyle,
     styled,
 )
+from kvsim.plots.words import tick_words, words
 from kvsim.results.tables import percent, seconds
 from kvsim.study.fleets import (
     NUM_WIDE,
@@ -32,7 +35,7 @@ from kvsim.study.fleets import (
     recoveries,
     replica_series,
 )
-from kvsim.study.frames import named_results, needed
+from kvsim.study.frames import named_results, needed, series_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -203,6 +206,49 @@ def layouts_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = N
     panels[2].set_xlabel("TPOT p50 (s)")
     number_axis(panels[2].xaxis)
     return panels
+
+
+@styled
+def layouts_by_load(
+    frame: pd.DataFrame, *, load: str = "arrivals_per_s", axes: Iterable[Axes] | None = None
+) -> list[Axes]:
+    """Hit rate, TTFT and TPOT of several layouts as the load rises, a line each, in three panels.
+
+    Args:
+        frame: a row a run, from `kvsim.plots.frame`, that differ in their label and the load.
+        load: column of the load.
+        axes: three axes.
+
+    Raises:
+        KvsimError: a column is missing, or runs differ in something else too.
+    """
+    panels = many_axes(axes, 3, (14.5, 4.5))
+    for ax, (figure, title) in zip(panels, _BY_LOAD.items(), strict=True):
+        lines = series_of(frame, load, figure)
+        if not lines:
+            raise InputError("frame", f"no run has {load} and {figure}.")
+        styles = router_styles([line.label for line in lines])
+        for line, style, dash in zip(lines, styles, cycle(_DASHES), strict=False):
+            ax.plot(line.x, line.y, color=style.color, marker="o", ls=dash, label=line.label)
+            draw_band(ax, line, style.color)
+        ax.set_ylim(0, 1.1 * max(float(line.high.max()) for line in lines) or 1.0)
+        if figure == "token_hit_rate":
+            percent_axis(ax.yaxis)
+        else:
+            number_axis(ax.yaxis)
+        ax.set_title(title)
+        ax.set_ylabel(words(figure) + (" (%)" if figure == "token_hit_rate" else " (s)"))
+        scale_x(ax, [value for line in lines for value in line.x], tick_words(load))
+        ax.set_xlabel(words(load))
+    add_legend(panels[-1])
+    return panels
+
+
+_BY_LOAD = {
+    "token_hit_rate": "Prompt tokens found",
+    "ttft_s.p50": "Time to first token",
+    "tpot_s.p50": "Time a token after the first",
+}
 
 
 @styled
