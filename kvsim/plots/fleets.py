@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib import colormaps
@@ -12,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from kvsim.plots.bars import bars, floats, known, note, room
+from kvsim.plots.fleet_style import COLORS, DASHES, router_styles
 from kvsim.plots.layout import add_legend, bars_size_in, many_axes, one_axes, set_title
 from kvsim.plots.lines import draw_band
 from kvsim.plots.policies import MOST_BARS
@@ -44,41 +44,9 @@ if TYPE_CHECKING:
     from kvsim.scenario import FleetEvent
     from kvsim.study.frames import Results
 
-_COLORS = {
-    "random": "#9a9a9a",
-    "round-robin": "#6b6b6b",
-    "least-requests": "#c79a3b",
-    "power-of-two": "#e0c27a",
-    "session": "#00795c",
-    "sticky-until-saturated": "#6fb79c",
-    "vllm-dp": "#d55e00",
-    "production-stack": "#8c5a9e",
-    "sglang-cache-aware": "#b0446f",
-    "aibrix-prefix": "#7a6ff0",
-    "llm-d": "#5aa9e6",
-    "dynamo-kv": "#0b5aa5",
-    "oracle": "#1a1a1a",
-}
-_HATCHES = ("", "///", "\\\\\\", "xxx", "...", "++")
-_DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (1, 1)), (0, (6, 1, 1, 1)))
-_OTHERS = ("#0b5aa5", "#00795c", "#d55e00", "#8c5a9e", "#c79a3b", "#5aa9e6", "#b0446f")
 _LEAST_ROW_IN = 0.28
 MOST_LINES = 6
 """Runs whose recovery a figure can show."""
-
-
-def router_styles(names: Sequence[str]) -> list[PolicyStyle]:
-    """A style a run by its router or layout; of those with the same one hatches differ."""
-    seen: dict[str, int] = {}
-    order = list(dict.fromkeys(name for name in names if name not in _COLORS))
-    styles = []
-    for name in names:
-        again = seen.get(name, 0)
-        seen[name] = again + 1
-        color = _COLORS.get(name) or _OTHERS[order.index(name) % len(_OTHERS)]
-        hatch = _HATCHES[again % len(_HATCHES)]
-        styles.append(PolicyStyle(color, _DASHES[again % len(_DASHES)], "o", hatch))
-    return styles
 
 
 @styled
@@ -228,8 +196,15 @@ def layouts_by_load(
         if not lines:
             raise InputError("frame", f"no run has {load} and {figure}.")
         styles = router_styles([line.label for line in lines])
-        for line, style, dash in zip(lines, styles, cycle(_DASHES), strict=False):
-            ax.plot(line.x, line.y, color=style.color, marker="o", ls=dash, label=line.label)
+        for line, style in zip(lines, styles, strict=True):
+            ax.plot(
+                line.x,
+                line.y,
+                color=style.color,
+                marker=style.marker,
+                linestyle=style.dash,
+                label=line.label,
+            )
             draw_band(ax, line, style.color)
         ax.set_ylim(0, 1.1 * max(float(line.high.max()) for line in lines) or 1.0)
         if figure == "token_hit_rate":
@@ -276,7 +251,7 @@ def recovery(results: Results, *, ax: Axes | None = None) -> Axes:
     end_s = max(float(one.edges_s[-1]) for one in series.values())
     scale, unit = time_unit(end_s)
     for number, (name, one) in enumerate(named.items()):
-        color, dash = _OTHERS[number], _DASHES[number % len(_DASHES)]
+        color, dash = COLORS[number], DASHES[number % len(DASHES)]
         middle = (series[name].edges_s[:-1] + series[name].edges_s[1:]) / 2 / scale
         ax.plot(middle, series[name].fleet_hit_rate, color=color, linestyle=dash, label=name)
         for found in recoveries(one) if len(eventful) == len(named) else ():

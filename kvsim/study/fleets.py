@@ -75,7 +75,7 @@ class Recovery:
         lost_s: when the node was lost.
         node: its number.
         before: hit rate of the fleet in the stretches before.
-        noise: how far the stretches before were from that, at most.
+        noise: how far the stretches before were from that, at most; `CLOSE` at least.
         lowest: the least of a stretch from the loss on, for twice as long as the node was away (to
             the end where it did not return), or until the next loss.
         lowest_s: middle of that stretch.
@@ -273,7 +273,7 @@ def recoveries(result: RunResult) -> list[Recovery]:
             continue
         rates = series.fleet_hit_rate
         usual = float(rates[before].mean())
-        noise = float(np.abs(rates[before] - usual).max())
+        noise = max(CLOSE, float(np.abs(rates[before] - usual).max()))
         lowest = int(after[np.argmin(rates[after])])
         back = [i for i in after if i >= lowest and rates[i] >= usual - noise]
         found.append(
