@@ -77,6 +77,13 @@ def _tpot(runs: Runs, choices: _Choices) -> Any:
     return plots.tpot_distribution(_each(runs), objective_s=limit_s)
 
 
+def _misses(runs: Runs, choices: _Choices) -> Any:
+    from kvsim import plots
+    from kvsim.study.runs import mean_rows
+
+    return plots.missed_tokens(mean_rows(_beside(runs)))
+
+
 def _retention(runs: Runs, choices: _Choices) -> Any:
     from kvsim import plots
     from kvsim.study.probe import is_probe, read_probe
@@ -196,6 +203,7 @@ def _of_one(draw: Callable[[Any, RunResult, str], Any]) -> Callable[[Runs, _Choi
 _ONE = ("--run",)
 _KINDS: dict[str, _Kind] = {
     "policies": _Kind(_policies, "hits, TTFT, bytes stored or blocks evicted, a bar a run"),
+    "misses": _Kind(_misses, "why prompt tokens seen before were not found, a bar a run"),
     "hit-rate": _Kind(
         _hit_rate, "token hit rate over a capacity that was varied, with knees", ("--x",)
     ),

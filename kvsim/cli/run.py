@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvsim.cli.tables import Column, fitted
 from kvsim.cli.terminal import (
     Json,
     Only,
@@ -41,6 +42,10 @@ def run(
     wide: Annotated[
         bool, typer.Option("--wide", help="All columns, however wide the terminal is.")
     ] = False,
+    why: Annotated[
+        bool,
+        typer.Option("--why", help="Note why prompt tokens were missed, and show a table."),
+    ] = False,
     ceiling: Annotated[
         bool,
         typer.Option(
@@ -63,7 +68,8 @@ def run(
     from kvsim.study.ceilings import with_ceiling
     from kvsim.study.side_by_side import run_side_by_side
 
-    loaded = load_scenario(scenario, settings)
+    noted = ["output.reasons=true"] if why else []
+    loaded = load_scenario(scenario, [*settings, *noted])
     variants = chosen_variants(loaded, only, scenario)
     out_dir = out if out is not None else Path("results") / loaded.name
     check_destination(out_dir, variants)
@@ -89,7 +95,7 @@ def run(
     if as_json and summaries:
         print_json({"variants": summaries})
     elif summaries:
-        _show(summaries, out_dir, wide)
+        _show(summaries, out_dir, wide, why=why)
     for text, names in failures.items():
         where = "" if len(names) == len(variants) else f"variants.{', '.join(names)}: "
         complain(KvsimError(f"{where}{text}"))
@@ -97,11 +103,15 @@ def run(
         raise typer.Exit(2)
 
 
-def _show(summaries: Mapping[str, Mapping[str, Any]], out_dir: Path, wide: bool) -> None:
+def _show(
+    summaries: Mapping[str, Mapping[str, Any]], out_dir: Path, wide: bool, *, why: bool
+) -> None:
     from kvsim.results.tables import notes_by_name, summary_table
 
     console = make_console()
     print_table(console, summary_table(summaries, None if wide else console.width))
+    if why:
+        _show_reasons(console, summaries, wide)
     _show_fleets(
         console, {name: s["fleet"] for name, s in summaries.items() if s.get("fleet") is not None}
     )
@@ -112,6 +122,16 @@ def _show(summaries: Mapping[str, Mapping[str, Any]], out_dir: Path, wide: bool)
     for warning in notes_by_name(warnings):
         console.print(f"Note: {warning}", style="yellow", highlight=False, markup=False)
     console.print(f"Results: {out_dir}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_reasons(console: Console, summaries: Mapping[str, Mapping[str, Any]], wide: bool) -> None:
+    """Why prompt tokens were missed, as shares of all prompt tokens."""
+    from kvsim.study.misses import miss_rows
+
+    console.print("Prompt tokens found, or why not (kvsim describe reasons):", highlight=False)
+    columns = [Column("variant", list(summaries), is_name=True)]
+    columns += [Column(header, cells) for header, cells in miss_rows(summaries).items()]
+    print_table(console, fitted(columns, None if wide else console.width))
 
 
 def _show_fleets(console: Console, fleets: Mapping[str, Mapping[str, Any]]) -> None:

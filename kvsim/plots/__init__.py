@@ -19,6 +19,7 @@ from kvsim.plots.fleets import (
 )
 from kvsim.plots.latency import tpot_distribution, ttft_by_rate, ttft_distribution
 from kvsim.plots.matrix import evictions, heat_map
+from kvsim.plots.misses import missed_tokens
 from kvsim.plots.policies import policies_side_by_side, retention_tradeoff
 from kvsim.plots.pool import pool_by_group, pool_by_state
 from kvsim.plots.reuse import trace_reuse
@@ -39,6 +40,7 @@ __all__ = [
     "evictions",
     "frame",
     "heat_map",
+    "missed_tokens",
     "hit_rate_by_capacity",
     "layouts_by_load",
     "layouts_side_by_side",

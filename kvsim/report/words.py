@@ -12,6 +12,7 @@ from kvsim.report.markup import bullets, safe
 from kvsim.results.tables import NO_FIGURE, percent, seconds, short
 from kvsim.study import findings
 from kvsim.study.fleet_findings import baseline, choices, fleet_findings, has_fleets
+from kvsim.study.misses import miss_findings
 from kvsim.study.runs import Runs, labelled
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def findings_of(
             said += findings.rate_findings(frame, findings.RATE_AXES[axis])
     said += fleet_findings(runs) if baseline(runs) is None else []
     said += findings.tier_findings(labelled(runs.frame, others))
+    said += miss_findings(labelled(runs.frame, others))
     if len(runs.frame) == 1:
         said.insert(0, "One configuration was run, so there is nothing to choose between.")
     return said
