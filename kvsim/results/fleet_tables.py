@@ -47,6 +47,8 @@ def fleet_lines(fleet: Mapping[str, Any]) -> Iterator[str]:
     if fleet["view_age_s"] is not None:
         age = fleet["view_age_s"]
         yield f"age of the counts routers saw: p50 {seconds(age['p50'])}, p99 {seconds(age['p99'])}"
+    if fleet["events_after_s"] is not None:
+        yield f"routers learn {seconds(fleet['events_after_s'])} later what caches hold"
     yield from further_lines(fleet)
     if fleet["cost"] is not None:
         yield (
