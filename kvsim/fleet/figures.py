@@ -44,6 +44,7 @@ def fleet_figures(
         duplicate_share=caches.mean_duplicate_share,
         duplicate_tokens=caches.num_duplicate_tokens,
         ages_s=front.ages_s,
+        events_after_s=front.sees.events_after_s,
         num_lost=sum(event.lose is not None for event in events),
         num_dummy_steps=sum(g.pace.num_dummies for g in nodes.groups if g.pace is not None),
         gpu_hours=scenario.node.gpus * up_s / _SECONDS_AN_HOUR,
