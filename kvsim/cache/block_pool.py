@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from kvsim.cache import ordered
 from kvsim.cache.content import GROUP_BITS, Ints
-from kvsim.cache.ledger import note_evicted, note_use, tell_clock
+from kvsim.cache.ledger import ledger_at, note_evicted, note_eviction, note_use, tell_clock
 from kvsim.cache.ordered_rows import IN_USE, NEXT_OUT, order_at
 from kvsim.cache.retained import tell_retention
 from kvsim.jit import njit, njit_apart
@@ -424,12 +424,13 @@ def _take_watched(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, g
     if pool.totals[ORDERED] != 0:
         _take_ordered(pool, ring, ring_mask, start, end, group)
         return
+    ledger = ledger_at(pool.totals[NOTED])
     number = pool.totals[EVICTED]
     block: int = pool.blocks[0].after
     for _ in range(start, end):
         row = pool.blocks[block]
         if row.key != 0:
-            note_evicted(pool.totals[NOTED], block, row.key, number)
+            note_eviction(ledger, block, row.key, number)
             number += 1
         block = row.after
     _take_linked(pool, ring, ring_mask, start, end, group)
@@ -453,10 +454,11 @@ def _give_back_watched(
             pool, ring, ring_mask, start, end, prepend_uncached, prepended
         )
     if pool.totals[NOTED] != 0:
+        ledger = ledger_at(pool.totals[NOTED])
         for position in range(start, end):
             block: int = ring[position & ring_mask]
             if pool.blocks[block].num_refs == 0 and pool.blocks[block].key != 0:
-                note_use(pool.totals[NOTED], block)
+                note_use(ledger, block)
     return prepended
 
 

@@ -355,14 +355,13 @@ def tell_user(address: int, owner: int) -> None:
     _longs_at(address, METER_SIZE)[USER] = user_of(owner)
 
 
-@njit_apart
-def note_use(address: int, block: int) -> None:
+@njit
+def note_use(ledger: Ledger, block: int) -> None:
     """The last holder of a cached block has given it back."""
-    meter = _longs_at(address, METER_SIZE)
-    use = _uses_at(meter[USES_AT], meter[USES])[block]
-    use.used_ms = meter[NOW_MS]
-    if meter[USER] >= 0:
-        use.user = meter[USER]
+    use = ledger.uses[block]
+    use.used_ms = ledger.meter[NOW_MS]
+    if ledger.meter[USER] >= 0:
+        use.user = ledger.meter[USER]
 
 
 @njit_apart
