@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from kvsim.cli import (
+    advise,
     bench,
     calibrate,
     capacity,
@@ -49,6 +50,7 @@ app.command()(new.new)
 app.command()(run.run)
 app.command()(sweep.sweep)
 app.command()(find.find)
+app.command()(advise.advise)
 app.command()(compare.compare)
 app.command(help=plot.help_text())(plot.plot)
 app.command()(report.report)
