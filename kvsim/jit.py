@@ -1,9 +1,10 @@
 """Compiles the functions that touch every block, and keeps what was compiled.
 
 The core works block by block, as the engine does; numba turns those loops into machine code.
-Compiled code is kept between runs in a folder named after a digest of every source file that
-can be compiled together: numba alone looks only at the file of the function it loads, and would
-go on using a caller compiled with an older version of what it calls.
+Compiled code is kept between runs, for each file in a folder named after a digest of it and of all
+files of this package that it imports from, however far away: numba alone looks only at the file of
+the function it loads, and would go on using a caller compiled with an older version of what it
+calls.
 
 With ``KVSIM_BOUNDSCHECK=1`` in the environment every access to an array is checked against its
 length: one outside raises IndexError where it would silently read or write other memory. That is
@@ -14,11 +15,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,24 +34,44 @@ CHECKS_BOUNDS = os.environ.get("KVSIM_BOUNDSCHECK", "0") not in ("", "0")
 """Whether compiled code checks the bounds of its arrays."""
 
 _PACKAGE = Path(__file__).parent
-_ROOMS = ("cache", "policies", "times", "offload", "engine", "fleet")
-_SOURCES = ("jit.py", *(f"{room}/*.py" for room in _ROOMS))
+_IMPORTS = re.compile(r"^[ \t]*from kvsim([\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
 
 
-def _digest() -> str:
-    """A digest of the sources that may be compiled into one another."""
+@cache
+def _source(path: Path) -> tuple[bytes, tuple[Path, ...]]:
+    """A source file and the files of this package that it imports from."""
+    source = path.read_bytes()
+    found = []
+    for module, names in _IMPORTS.findall(source.decode()):
+        at = _PACKAGE.joinpath(*module.split(".")[1:])
+        places = [at, *(at / name for name in re.findall(r"\w+", names))]
+        found += [place.with_suffix(".py") for place in places]
+    return source, tuple(place for place in found if place.is_file())
+
+
+@cache
+def _digest(path: Path) -> str:
+    """A digest of what may be compiled into the functions of a file: it and all that it imports."""
+    seen, ahead = {path}, [path]
+    while ahead:
+        for place in _source(ahead.pop())[1]:
+            if place not in seen:
+                seen.add(place)
+                ahead.append(place)
     digest = hashlib.sha256(numba.__version__.encode())
-    for pattern in _SOURCES:
-        for path in sorted(_PACKAGE.glob(pattern)):
-            digest.update(path.name.encode())
-            digest.update(path.read_bytes())
+    for place in sorted({*seen, Path(__file__)}):
+        digest.update(place.name.encode())
+        digest.update(_source(place)[0])
     return digest.hexdigest()[:16]
 
 
-def _cache_folder() -> Path | None:
-    """Where compiled code is kept, or None where nothing can be written."""
-    digest = _digest()
-    name = f"{digest}-checked" if CHECKS_BOUNDS else digest
+@cache
+def _cache_folder(path: Path) -> Path | None:
+    """Where the compiled functions of a file are kept, or None where nothing can be written."""
+    inside = path.is_relative_to(_PACKAGE)
+    prefix = ".".join(path.relative_to(_PACKAGE).with_suffix("").parts) if inside else path.stem
+    digest = _digest(path)
+    name = f"{prefix}-{digest}-checked" if CHECKS_BOUNDS else f"{prefix}-{digest}"
     private = f"kvsim-jit-{os.getuid()}" if hasattr(os, "getuid") else "kvsim-jit"
     for parent in (_PACKAGE / "__pycache__" / "jit", Path(tempfile.gettempdir()) / private):
         folder = parent / name
@@ -58,8 +81,8 @@ def _cache_folder() -> Path | None:
                 continue  # somebody else's: what lies there would be executed
             if not os.access(folder, os.W_OK):
                 continue
-            for other in parent.iterdir():
-                if not other.name.startswith(digest):  # of an older version
+            for other in parent.glob(f"{prefix}-*"):
+                if not other.name.startswith(f"{prefix}-{digest}"):  # of an older version
                     shutil.rmtree(other, ignore_errors=True)
         except OSError:
             continue
@@ -67,12 +90,14 @@ def _cache_folder() -> Path | None:
     return None
 
 
-_FOLDER = _cache_folder()
+_FOLDERS: set[Path | None] = set()
+"""Where the functions that were declared so far are kept."""
 
 
 def is_cold() -> bool:
     """Whether compiled code is kept between runs and there is none yet: the first will compile."""
-    return _FOLDER is not None and next(_FOLDER.rglob("*.nbi"), None) is None
+    folders = [folder for folder in _FOLDERS if folder is not None]
+    return bool(folders) and not any(next(at.rglob("*.nbi"), None) for at in folders)
 
 
 class Compilation(event.Listener):
@@ -138,11 +163,13 @@ def njit_apart(function: F) -> F:
 def _compiled(function: F, *, inline: bool) -> F:
     settings: Any = numba.config
     decorate: Any = numba.njit
+    folder = _cache_folder(Path(function.__code__.co_filename))
+    _FOLDERS.add(folder)
     before = settings.CACHE_DIR
-    settings.CACHE_DIR = "" if _FOLDER is None else str(_FOLDER)
+    settings.CACHE_DIR = "" if folder is None else str(folder)
     try:
         compiled: F = decorate(
-            cache=_FOLDER is not None,
+            cache=folder is not None,
             error_model="numpy",
             forceinline=inline,
             boundscheck=CHECKS_BOUNDS,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from kvsim import jit
 
 PROGRAM = """
 import numpy as np
@@ -17,7 +22,8 @@ def third(array):
     return array[2]
 
 
-print(jit._FOLDER.name.partition("-")[2], jit.CHECKS_BOUNDS, third(np.arange(3)))
+(folder,) = jit._FOLDERS
+print(folder.name.split("-")[2:], jit.CHECKS_BOUNDS, third(np.arange(3)))
 third(np.arange(2))
 """
 
@@ -34,25 +40,71 @@ def run(tmp_path: Path, checks: str) -> subprocess.CompletedProcess[str]:
 
 def test_with_checks_an_access_outside_is_an_error(tmp_path: Path) -> None:
     done = run(tmp_path, "1")
-    assert done.stdout == "checked True 2\n"
+    assert done.stdout == "['checked'] True 2\n"
     assert done.returncode == 1
     assert done.stderr.endswith("IndexError: index is out of bounds\n")
 
 
 def test_without_them_it_costs_nothing_and_what_is_compiled_is_kept_apart(tmp_path: Path) -> None:
     done = run(tmp_path, "0")
-    assert (done.stdout, done.returncode) == (" False 2\n", 0)
+    assert (done.stdout, done.returncode) == ("[] False 2\n", 0)
 
 
 def test_a_mode_keeps_what_the_other_compiled() -> None:
-    from kvsim import jit
-
-    assert jit._FOLDER is not None
-    digest = jit._digest()
-    other = jit._FOLDER.parent / (digest if jit.CHECKS_BOUNDS else f"{digest}-checked")
+    path = jit._PACKAGE / "cache" / "content.py"
+    digest = jit._digest(path)
+    folder = jit._cache_folder(path)
+    assert folder is not None
+    plain = f"cache.content-{digest}"
+    other = folder.parent / (plain if jit.CHECKS_BOUNDS else f"{plain}-checked")
     other.mkdir(exist_ok=True)
-    outdated = jit._FOLDER.parent / "0123456789abcdef"
+    outdated = folder.parent / "cache.content-0123456789abcdef"
     outdated.mkdir()
-    assert jit._cache_folder() == jit._FOLDER
+    of_another = folder.parent / "cache.contents-0123456789abcdef"
+    of_another.mkdir()
+    jit._cache_folder.cache_clear()
+    assert jit._cache_folder(path) == folder
     assert other.is_dir()
+    assert of_another.is_dir()
     assert not outdated.exists()
+    of_another.rmdir()
+
+
+def test_what_a_file_imports_from_however_far_away_tells_its_versions_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "kvsim"
+    (package / "room").mkdir(parents=True)
+    texts = {
+        "top.py": "from kvsim.room import (\n    middle,\n)\n",
+        "room/middle.py": "def late():\n    from kvsim.room.bottom import N\n",
+        "room/bottom.py": "N = 1\n",
+        "room/apart.py": "N = 1\n",
+    }
+    for name, text in texts.items():
+        (package / name).write_text(text)
+    monkeypatch.setattr(jit, "_PACKAGE", package)
+
+    def digest() -> str:
+        jit._source.cache_clear()
+        jit._digest.cache_clear()
+        return jit._digest(package / "top.py")
+
+    before = digest()
+    (package / "room/apart.py").write_text("N = 2\n")
+    assert digest() == before
+    (package / "room/bottom.py").write_text("N = 2\n")
+    assert digest() != before
+    monkeypatch.undo()
+    jit._source.cache_clear()
+    jit._digest.cache_clear()
+
+
+def test_every_import_of_the_package_is_in_the_form_that_the_digest_reads() -> None:
+    """It reads `from kvsim... import ...` alone."""
+    for path in jit._PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                assert all(not name.name.startswith("kvsim") for name in node.names), path
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, path

@@ -5,7 +5,7 @@ And what else the engine does with blocks only where a connector is there.
 
 from __future__ import annotations
 
-from kvsim.cache.block_pool import FREE, touch
+from kvsim.cache.block_pool import FREE, touch_run
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import (
     NO_ROOM,
@@ -86,8 +86,8 @@ def allocate_load(
         row = tables.groups[group]
         table = tables.tables[slot, group]
         num_hit = hit_tokens // row.block_size
-        for index in range(table.first, num_hit):
-            touch(pool, tables.rings[slot, row.ring + (index & row.ring_mask)])
+        ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
+        touch_run(pool, ring, row.ring_mask, table.first, num_hit)
         table.length = max(num_hit, _num_skipped(tables, group, total))
         table.num_looked_at = table.length
     if hit_tokens > 0:

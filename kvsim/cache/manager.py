@@ -7,7 +7,7 @@ code; apart, every length would be promised in one file and kept in another.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,6 @@ from kvsim.cache.block_pool import (
     LOG_ROWS,
     LOG_STAMPED,
     NUM_GROUPS_MAX,
-    ORDERED,
     Ids,
     aligned_rows,
     find_block,
@@ -61,6 +60,7 @@ from kvsim.cache.holding import HeldBlocks, give_back_held, held_blocks
 from kvsim.cache.hybrid import collect_group, hybrid_hit
 from kvsim.cache.loads import allocate_load, blocks_left, leave_windows, load_arrived
 from kvsim.cache.ordering import FreeOrder, Retainer
+from kvsim.cache.progress import note_leave
 from kvsim.cache.spec import FULL, MAMBA, MAX_BLOCKS, GroupSpec, scheduler_block_size
 from kvsim.cache.state_blocks import (
     allocate_hybrid,
@@ -102,12 +102,14 @@ class Sequence:
         num_prompt: how many of them are the prompt.
         slot: row in the cache's tables; -1 while it holds nothing.
         junction: where its last lookup saw siblings diverge, in tokens; 0 for none.
+        owner: who it is to the ledger, see `kvsim.cache.ledger`; -1 for nobody.
     """
 
     content: Content
     num_prompt: int
     slot: int = -1
     junction: int = 0
+    owner: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,16 @@ class Hit:
     tokens: int
     junction: int
     reach: tuple[int, ...]
+
+
+class Follower(Protocol):
+    """Who is told of what happens to a cache."""
+
+    def at(self, now_s: float) -> None:
+        """It is so late."""
+
+    def reset(self) -> None:
+        """The cache is empty."""
 
 
 class KVCache:
@@ -225,6 +237,12 @@ class KVCache:
         )
         at_work = (self.order, self.retainer)
         self._policies = [policy for policy in at_work if policy is not None]
+        self._followers: list[Follower] = list(self._policies)
+        self._sizes = [
+            (index, group.block_size, int(rows["cap"][index]))
+            for index, group in enumerate(groups)
+            if group.kind != MAMBA
+        ]
         self._idle_slots: list[int] = []
         # Full-attention groups that keep what their own lookup found, beyond the hit.
         self._uncut = [
@@ -409,7 +427,9 @@ class KVCache:
 
     def hold_back(self, sequence: Sequence) -> HeldBlocks:
         """The sequence is over, but its blocks may not be handed out yet; see ``give_back``."""
-        held = held_blocks(self.core.tables, sequence.slot)
+        core = self.core
+        note_leave(core.pool, core.tables, sequence.slot)
+        held = held_blocks(core.tables, sequence.slot)
         self._unseat(sequence)
         return held
 
@@ -424,14 +444,18 @@ class KVCache:
             done = bool(forget_hybrid(self.arrays))
         else:
             done = bool(forget_all(self.core.pool))
-        for policy in self._policies if done else ():
-            policy.reset()
+        for follower in self._followers if done else ():
+            follower.reset()
         return done
+
+    def follow(self, follower: Follower) -> None:
+        """Tell somebody of the time and of resets from now on."""
+        self._followers.append(follower)
 
     def at(self, now_s: float) -> None:
         """It is ``now_s``, for policies that go by time; the cache itself has no clock."""
-        for policy in self._policies:
-            policy.at(now_s)
+        for follower in self._followers:
+            follower.at(now_s)
 
     def tell_request(
         self, sequence: Sequence, priority: int, keep_priority: int, keep_tokens: int, keep_s: float
@@ -501,6 +525,7 @@ class KVCache:
         num = len(self.config.groups)
         ends = np.full(num, len(ids), dtype=np.int64)
         nobody = np.zeros(1, dtype=self.core.tables.sequences.dtype)
+        nobody["owner"] = -1
         return HeldBlocks(ids, ends, np.zeros(num, dtype=np.int64), nobody)
 
     def chunk(self, sequence: Sequence, start: int, num_new: int, most: int) -> int:
@@ -567,7 +592,8 @@ class KVCache:
         Rows and counts are in the order of the groups.
         """
         num = len(self.config.groups)
-        counts = self.core.pool.totals[EVICTED_BY:ORDERED].reshape(NUM_GROUPS_MAX, NUM_GROUPS_MAX)
+        counts = self.core.pool.totals[EVICTED_BY:LOG_LENGTH]
+        counts = counts.reshape(NUM_GROUPS_MAX, NUM_GROUPS_MAX)
         return counts[:num, :num].tolist()  # type: ignore[no-any-return]
 
     def num_computed(self, sequence: Sequence) -> int:
@@ -594,6 +620,15 @@ class KVCache:
             cap = group.admission_cap(config.max_in_flight_tokens, config.max_model_len)
             needed += blocks if cap is None else min(blocks, cap)
         return needed
+
+    def num_blocks_lacking(self, num_tokens: int, hit: Hit) -> int:
+        """Blocks that a request of so many tokens needs at least beyond what it hits."""
+        num_tokens = min(num_tokens, self.config.max_model_len)
+        lacking = 0
+        for group, size, cap in self._sizes:
+            held = max(hit.tokens, hit.reach[self.asked_at[group]]) // size
+            lacking += max(0, min(-(-num_tokens // size), cap) - held)
+        return lacking
 
     def num_blocks_to_hold(self, num_tokens: int) -> int:
         """Blocks that a sequence of so many computed tokens cannot do without."""
@@ -737,6 +772,9 @@ class KVCache:
         if len(content.ends) >= self.core.tables.spans.shape[2]:  # one more for the answer
             self._widen_spans(2 * len(content.ends))
         sequence.slot = self._idle_slots.pop()
+        if sequence.owner >= 0:
+            row = self.core.tables.sequences[sequence.slot]
+            row["owner"], row["num_noted"] = sequence.owner, 0
         if self._has_states:
             self._make_room_for_aliases()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvsim.cache.block_pool import FREE, NUM_BLOCKS, Pool, Rows, forget_all, touch
+from kvsim.cache.block_pool import FREE, NUM_BLOCKS, WATCHED, Pool, Rows, forget_all, touch_run
 from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import (
@@ -16,8 +16,9 @@ from kvsim.cache.coordinator import (
     assemble,
     seat,
 )
-from kvsim.cache.groups import Tables, adopt_hit, give_back_all, leave_window
+from kvsim.cache.groups import Tables, adopt_hit, give_back_all, leave_window, note_taker
 from kvsim.cache.hybrid import collect_group
+from kvsim.cache.progress import note_leave
 from kvsim.cache.spec import MAMBA, scheduler_block_size
 from kvsim.cache.state_entry import cache_hybrid
 from kvsim.cache.state_tables import (
@@ -201,6 +202,8 @@ def _take_full(pool: Pool, tables: Tables, states: States, slot: int, group: int
     row = tables.groups[group]
     state = states.rows[slot, group]
     table = tables.tables[slot, group]
+    if pool.totals[WATCHED] != 0:
+        note_taker(pool, tables, slot, group)
     if state.partial >= 0:
         place = row.ring + (state.partial & row.ring_mask)
         source: int = tables.rings[slot, place]
@@ -298,8 +301,8 @@ def _adopt(
     table = tables.tables[slot, group]
     table.length = -(-hit_tokens // row.block_size)
     table.num_looked_at = hit_tokens // row.block_size
-    for column in range(table.first, table.length):
-        touch(pool, tables.rings[slot, row.ring + (column & row.ring_mask)])
+    ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
+    touch_run(pool, ring, row.ring_mask, table.first, table.length)
 
 
 @njit_apart
@@ -334,7 +337,7 @@ def forget_hybrid(arrays: Arrays) -> bool:
     if pool.totals[FREE] != pool.totals[NUM_BLOCKS] - 1:
         return False
     for block in range(len(states.aliases)):
-        drop_aliases(pool, states, block)
+        drop_aliases(pool, states, block, False)
     return forget_all(pool)
 
 
@@ -343,6 +346,7 @@ def release_hybrid(arrays: Arrays, slot: int) -> None:
     """Give back everything a sequence holds: group after group, each from its last block."""
     core = assemble(arrays)
     pool, tables = core.pool, core.tables
+    note_leave(pool, tables, slot)
     for group in range(len(tables.groups)):
         if tables.groups[group].states != 0:
             table = tables.tables[slot, group]

@@ -17,6 +17,9 @@ import numpy as np
 
 from kvsim.cache.block_pool import (
     CACHED_BY_GROUP,
+    EVICTED,
+    NOTED,
+    WATCHED,
     Ids,
     Pool,
     Rows,
@@ -28,7 +31,8 @@ from kvsim.cache.block_pool import (
     take_run,
 )
 from kvsim.cache.content import GROUP_BITS, NUMBER_BITS, Ints, block_key, span_at
-from kvsim.cache.groups import Tables
+from kvsim.cache.groups import Tables, note_taker, tell_holder
+from kvsim.cache.ledger import forget_eviction, note_evicted, tell_user
 from kvsim.jit import njit, njit_apart
 
 ALIGN, NONE = 1, 2
@@ -109,17 +113,25 @@ def _has_key(pool: Pool, states: States, block: int, key: int) -> bool:
 @njit_apart
 def drop_keys(pool: Pool, states: States, block: int) -> None:
     """Take a block out of the index, aliases included; nothing where it is not in it."""
-    drop_aliases(pool, states, block)
+    drop_aliases(pool, states, block, False)
     if pool.blocks[block].key != 0:
+        if pool.totals[NOTED] != 0:
+            forget_eviction(pool.totals[NOTED], pool.blocks[block].key)
         remove_block(pool, block)
 
 
 @njit_apart
-def drop_aliases(pool: Pool, states: States, block: int) -> None:
+def drop_aliases(pool: Pool, states: States, block: int, is_evicted: bool) -> None:
     """Take all but the first key of a block out of the index."""
     row: int = states.aliases[block]
     while row != 0:
         later: int = pool.blocks[row].after
+        if pool.totals[NOTED] != 0:
+            key = pool.blocks[row].key
+            if is_evicted:
+                note_evicted(pool.totals[NOTED], block, key, pool.totals[EVICTED])
+            else:
+                forget_eviction(pool.totals[NOTED], key)
         pool.totals[CACHED_BY_GROUP + group_of(pool.blocks[row].key)] += 1
         remove_block(pool, row)
         pool.blocks[row].after = states.meter[IDLE_ROW]
@@ -180,7 +192,7 @@ def stamp(pool: Pool, states: States, block: int) -> None:
 @njit_apart
 def take_one(pool: Pool, states: States, group: int) -> int:
     """Take the block at the head of the free queue, which is not empty."""
-    drop_aliases(pool, states, pool.blocks[0].after)
+    drop_aliases(pool, states, pool.blocks[0].after, True)
     place = states.meter[NUM_TAKEN]
     take_run(pool, states.taken, -1, place, place + 1, group)
     states.meter[NUM_TAKEN] = place + 1
@@ -231,6 +243,8 @@ def order_copies(states: States, num_groups: int, ids: Ids) -> int:
 @njit_apart
 def let_go_of_copies(pool: Pool, states: States, groups: Rows) -> None:
     """This step's copies are made: both ends of each are given back, group after group."""
+    if pool.totals[NOTED] != 0:
+        tell_user(pool.totals[NOTED], -1)
     prepended = 0
     for group in range(len(groups)):
         prepend = groups[group].prepend_uncached != 0
@@ -258,6 +272,8 @@ def give_back_states(
     pool: Pool, tables: Tables, slot: int, group: int, start: int, end: int
 ) -> None:
     """Give back what stands in some positions of a table, the last first; nulls stay."""
+    if pool.totals[WATCHED] != 0:
+        tell_holder(pool, tables.groups, group, tables.sequences[slot], 0)
     row = tables.groups[group]
     ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
     prepended = 0
@@ -303,6 +319,8 @@ def take_states(
     if required <= before and state.partial < 0 and checkpoint == 0:
         state.allocated = 1
         return
+    if pool.totals[WATCHED] != 0:
+        note_taker(pool, tables, slot, group)
     length = before
     last = required - drafts - 1  # the column of the chunk's end
     if row.states == ALIGN:

@@ -20,6 +20,7 @@ from kvsim.cli import (
     catalog,
     compare,
     describe,
+    explain,
     find,
     model,
     new,
@@ -52,6 +53,7 @@ app.command()(sweep.sweep)
 app.command()(find.find)
 app.command()(advise.advise)
 app.command()(compare.compare)
+app.command()(explain.explain)
 app.command(help=plot.help_text())(plot.plot)
 app.command()(report.report)
 app.command()(validate.validate)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvsim.cache.manager import KVCache
+from kvsim.cache.manager import Hit, KVCache
+from kvsim.cache.misses import MissLedger
+from kvsim.cache.reasons import AWAITED, LOST_WITH_HOLDER, NOT_COMPUTED
 from kvsim.engine.jobs import Counters, Job, Load, SchedulerConfig, StepPlan
 from kvsim.engine.stepping import BUDGET, make_batch
 from kvsim.engine.waiting import WaitingQueue
@@ -24,10 +26,15 @@ class Admission:
         loading: who holds the blocks it loads to, in order; they run before all who wait.
         connector: between the cache and a tier; None without one.
         counters: tokens looked up and hit, preemptions.
+        misses: why tokens were not hit; None where nobody asks.
     """
 
     def __init__(
-        self, cache: KVCache, config: SchedulerConfig, connector: Connector | None
+        self,
+        cache: KVCache,
+        config: SchedulerConfig,
+        connector: Connector | None,
+        misses: MissLedger | None,
     ) -> None:
         """Without requests; see `Scheduler`."""
         self.cache = cache
@@ -37,6 +44,7 @@ class Admission:
         self.loading: list[Load] = []
         self.connector = connector
         self.counters = Counters()
+        self.misses = misses
         self._profile = PROFILES[cache.config.profile]
         self._batch = make_batch(
             config.max_num_seqs,
@@ -86,6 +94,8 @@ class Admission:
                 num_new = cache.chunk(sequence, start, num_new, self.config.most_chunk)
                 if num_new == 0 and not num_external:  # too little is left of this step
                     break
+            if self.misses is not None and job.num_preemptions == 0:
+                self._find_misses(self.misses, job, hit, num_external)
             if num_external:
                 done = cache.allocate_load(
                     sequence,
@@ -110,6 +120,8 @@ class Admission:
             self.waiting.pop()
             if job.num_preemptions == 0:
                 job.hit = hit
+                if self.misses is not None:
+                    self.misses.admitted(sequence)
             job.num_external = num_external
             if not self._profile.counts_lookups:
                 self._count(job, sequence.content.num_tokens, hit.tokens)
@@ -156,6 +168,21 @@ class Admission:
             if self.connector is not None:
                 self.connector.resume(sequence)
         return None
+
+    def _find_misses(self, misses: MissLedger, job: Job, hit: Hit, num_external: int) -> None:
+        """Note why a request that may be admitted now for the first time was not hit whole."""
+        sequence = job.sequence
+        whole = sequence.content.num_tokens if self.config.reserve_whole_prompt else hit.tokens + 1
+        if not num_external and self.cache.num_blocks_lacking(whole, hit) > self.cache.num_free:
+            return  # it will not be, and is asked about again in the next step
+        found = misses.find(sequence, hit, num_external, job.request.output_uid)
+        if found[NOT_COMPUTED] and any(
+            other.num_preemptions and misses.number(other.sequence) == found[AWAITED]
+            for other in self.waiting
+        ):  # who was to compute it waits because it was preempted
+            found[LOST_WITH_HOLDER] += found[NOT_COMPUTED]
+            found[NOT_COMPUTED] = 0
+        job.misses = found
 
     def _give_up(self, job: Job) -> None:
         """Forget a request that nothing will ever make room for."""
