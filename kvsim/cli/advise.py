@@ -143,7 +143,7 @@ def headlines(advice: Advice) -> list[str]:
             f"{_points(own.gain)} points{_interval(own)}."
         )
     elif advice.engine_best == AS_SET:
-        lines.append("An engine as it is does not have that, and has nothing better than is set.")
+        lines.append("An engine as it is does not have that; of what it has, nothing finds more.")
     return lines
 
 

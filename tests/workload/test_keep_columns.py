@@ -38,9 +38,7 @@ def test_columns_of_other_names(tmp_path: Path) -> None:
     rows = "time,prompt_tokens,worth\n0,100,7\n"
     (request,) = opened(tmp_path, rows, columns={"keep_priority": "worth"})
     assert request.keep_priority == 7
-    with pytest.raises(
-        KvsimError, match="unknown column 'wroth'"
-    ):
+    with pytest.raises(KvsimError, match="unknown column 'wroth'"):
         opened(tmp_path, rows, columns={"keep_priority": "wroth"})
 
 
