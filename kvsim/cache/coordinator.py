@@ -100,7 +100,9 @@ def flatten(core: Core) -> Arrays:
 def assemble(arrays: Arrays) -> Core:
     """The core made of its arrays; costs nothing in compiled code."""
     if len(arrays) > NUM_ARRAYS:
-        states = States(arrays[12], arrays[13], arrays[14], arrays[15], arrays[16], arrays[17])
+        states = States(
+            arrays[12], arrays[13], arrays[14], arrays[15], arrays[16], arrays[17], arrays[18]
+        )
     else:
         states = None
     return Core(

@@ -70,11 +70,24 @@ from kvsim.cache.state_blocks import (
     release_hybrid,
     state_rules,
 )
+from kvsim.cache.state_loads import (
+    allocate_hybrid_load,
+    hybrid_blocks_left,
+    hybrid_load_arrived,
+    leave_hybrid,
+)
 from kvsim.cache.state_tables import (
     IDLE_ROW,
     NUM_ALIASES,
     NUM_COPIES,
+    NUM_OFFERS,
     NUM_TAKEN,
+    OFFER_BLOCK,
+    OFFER_COLUMNS,
+    OFFER_GROUP,
+    OFFER_SERIAL,
+    OFFER_SLOT,
+    OFFER_UNITS,
     aligned_chunk,
     begin_step,
     can_export,
@@ -89,6 +102,7 @@ from kvsim.policies.retention import DENSE
 
 _MASK_PIECE_BLOCKS = 2048
 """Blocks whose mask is made at once; more are taken piece by piece."""
+_OFFERED = [OFFER_SLOT, OFFER_GROUP, OFFER_BLOCK, OFFER_UNITS]
 MAX_LOOKAHEAD_TOKENS = 256
 """Most draft tokens an allocation may ask for on top of its new tokens."""
 
@@ -244,6 +258,7 @@ class KVCache:
             if group.kind != MAMBA
         ]
         self._idle_slots: list[int] = []
+        self._offers_states = False
         # Full-attention groups that keep what their own lookup found, beyond the hit.
         self._uncut = [
             index
@@ -301,6 +316,7 @@ class KVCache:
             raise ValueError("the first allocation of a sequence, and only that, takes its hit")
         if self._has_states:
             self._make_room_for_copies(len(self.config.groups))
+            self._make_room_for_offers(1)
         if hit is None:
             later = allocate_hybrid if self._has_states else allocate
             answer = later(
@@ -342,6 +358,7 @@ class KVCache:
         hit: Hit,
         num_external: int,
         *,
+        is_cut: bool = False,
         full_fit: bool = True,
         num_reserved: int = 0,
         watermark: int = 0,
@@ -354,6 +371,7 @@ class KVCache:
             sequence: holds nothing yet.
             hit: what its last lookup found.
             num_external: tokens to be loaded, at least 1.
+            is_cut: the lookup found a part of a block beyond the hit, which is loaded instead.
             full_fit: only if the whole sequence fits.
             num_reserved: blocks to be left free.
             watermark: more of these, beside the whole sequence as well.
@@ -372,7 +390,7 @@ class KVCache:
         self._seat(sequence)
         if self._uncut:
             self._note_beyond(None)
-        answer = allocate_load(
+        seating = (
             self.arrays,
             sequence.slot,
             content.uids,
@@ -380,25 +398,39 @@ class KVCache:
             sequence.num_prompt,
             sequence.junction,
             hit.tokens,
-            num_external,
-            full_fit,
-            num_reserved,
-            watermark,
         )
+        room = full_fit, num_reserved, watermark
+        if self._has_states:
+            answer = allocate_hybrid_load(*seating, is_cut, num_external, *room)
+        else:
+            answer = allocate_load(*seating, num_external, *room)
         return self._stays(sequence, answer)
 
     def load_arrived(self, sequence: Sequence) -> None:
         """What ``allocate_load`` made room for is there, and is cached."""
-        load_arrived(self.arrays, sequence.slot)
+        if self._has_states:
+            self._make_room_for_offers(1)
+            hybrid_load_arrived(self.arrays, sequence.slot)
+        else:
+            load_arrived(self.arrays, sequence.slot)
 
     def leave_windows(self, sequence: Sequence) -> None:
         """Give back the blocks a sequence's windows have left, as a connector has it at the end."""
-        leave_windows(self.arrays, sequence.slot)
+        leave = leave_hybrid if self._has_states else leave_windows
+        leave(self.arrays, sequence.slot)
         self.check()
 
-    def num_blocks_left(self, slots: npt.NDArray[np.int64]) -> int:
-        """Blocks that the sequences in these slots still need for the tokens they have."""
-        return int(blocks_left(self.arrays, slots))
+    def num_blocks_left(self, slots: Ints, starts: Ints, ahead: int = 0) -> int:
+        """Blocks that the sequences in these slots still need for the tokens they have.
+
+        Args:
+            slots: int64, the sequences.
+            starts: int64, tokens of each that were computed before the step being planned.
+            ahead: tokens more that attention is to have room for.
+        """
+        if self._has_states:
+            return int(hybrid_blocks_left(self.arrays, slots, starts, ahead))
+        return int(blocks_left(self.arrays, slots, ahead))
 
     def append(self, sequence: Sequence, uid: int, num_tokens: int) -> None:
         """The model produced tokens: the sequence's content grows by a span.
@@ -502,6 +534,37 @@ class KVCache:
         begin_step(self.core.states)
         # Every running sequence may copy a block of each group before any other is admitted.
         self._make_room_for_copies(len(self.core.tables.sequences) * len(self.config.groups))
+        self._make_room_for_offers(len(self.core.tables.sequences))
+
+    def offer_states(self) -> None:
+        """From now on states that are entered can be asked for with ``take_offers``."""
+        self._offers_states = self._has_states
+        self._make_room_for_offers(1)
+
+    def take_offers(self) -> list[tuple[int, int, int, int]]:
+        """States entered since the last call by sequences that still hold them.
+
+        Returns:
+            For each the sequence's slot, the group, the block, and the tokens of the prefix that
+            it ends: group after group, each in the order of entering.
+        """
+        states = self.core.states
+        if states is None or not states.meter[NUM_OFFERS]:
+            return []
+        offers = states.offers[: states.meter[NUM_OFFERS]]
+        states.meter[NUM_OFFERS] = 0
+        serials = self.core.tables.sequences["serial"][offers[:, OFFER_SLOT]]
+        offers = offers[offers[:, OFFER_SERIAL] == serials]
+        offers = offers[np.argsort(offers[:, OFFER_GROUP], kind="stable")]
+        unit = int(self.core.rules["hash_block_size"][0])
+        return [
+            (slot, group, block, units * unit)
+            for slot, group, block, units in offers[:, _OFFERED].tolist()
+        ]
+
+    def keeps_part(self, slots: Ints) -> bool:
+        """Whether a sequence in one of these slots is about to copy a state inside a block."""
+        return bool((self.core.states.rows["partial"][slots] >= 0).any())
 
     def copies(self) -> Ids:
         """Ends of the copies this step makes, sources and destinations in turn; int32.
@@ -631,15 +694,10 @@ class KVCache:
         return lacking
 
     def num_blocks_to_hold(self, num_tokens: int) -> int:
-        """Blocks that a sequence of so many computed tokens cannot do without."""
-        needed = 0
-        for group in self.config.groups:
-            blocks = -(-num_tokens // group.block_size)
-            if group.kind == MAMBA:  # the last state, and the one it is made from
-                needed += group.state_blocks(num_tokens, 1)
-            else:
-                needed += blocks if group.kind == FULL else min(blocks, group.blocks_to_resume)
-        return needed
+        """Blocks that a sequence of so many computed tokens cannot do without on its way there."""
+        chunks = [group.attention_chunk_size or num_tokens + 1 for group in self.config.groups]
+        ends = {num_tokens, *(num_tokens // chunk * chunk for chunk in chunks)}
+        return max(sum(group.least_held(end) for group in self.config.groups) for end in ends)
 
     def _num_states_to_admit(self, group: GroupSpec, num_tokens: int) -> int:
         """Blocks of states that a request takes at once; a chunk of all may export one."""
@@ -829,6 +887,17 @@ class KVCache:
             longer = np.zeros((2 * needed, 3), dtype=np.int32)
             longer[: len(states.copies)] = states.copies
             self._replace(states=states._replace(copies=longer))
+
+    def _make_room_for_offers(self, num_sequences: int) -> None:
+        """Room for what so many sequences can offer: of each group a load, copy, chunk, export."""
+        if not self._offers_states:
+            return
+        states = self.core.states
+        needed = int(states.meter[NUM_OFFERS]) + 4 * num_sequences * len(self.config.groups)
+        if needed > len(states.offers):
+            longer = np.zeros((2 * needed, OFFER_COLUMNS), dtype=np.int64)
+            longer[: len(states.offers)] = states.offers
+            self._replace(states=states._replace(offers=longer))
 
     def _make_room_for_aliases(self) -> None:
         """An idle row for the end of each seated prompt, in every full-attention group.

@@ -25,6 +25,7 @@ from kvsim.cache.state_tables import (
     ALIGN,
     METER_SIZE,
     NUM_TAKEN,
+    OFFER_COLUMNS,
     STATE_ROW,
     STEP,
     States,
@@ -56,6 +57,7 @@ def make_states(num_blocks: int, num_groups: int, most_taken: int) -> States:
         np.zeros((0, 3), dtype=np.int32),
         np.zeros(most_taken, dtype=np.int32),
         np.array([1, *[0] * (METER_SIZE - 1)], dtype=np.int64),
+        np.zeros((0, OFFER_COLUMNS), dtype=np.int64),
     )
 
 
@@ -79,7 +81,7 @@ def state_rules(config: CacheConfig, has_eagle_groups: bool) -> tuple[int, ...]:
 
 
 @njit
-def _missing_states(
+def missing_states(
     tables: Tables,
     states: States,
     rules: Rows,
@@ -169,7 +171,7 @@ def _missing(
             held = -(-hit // row.block_size)
         if row.states != 0:
             until = main_end if row.states == ALIGN else end
-            lacks = _missing_states(
+            lacks = missing_states(
                 tables, states, rules, slot, group, start, until, held, exports_from, not whole
             )
             missing += max(0, lacks)
@@ -184,7 +186,7 @@ def _missing(
 
 
 @njit_apart
-def _starts_too_early(core_pool: Pool, tables: Tables, states: States, slot: int, hit: int) -> bool:
+def starts_too_early(core_pool: Pool, tables: Tables, states: States, slot: int, hit: int) -> bool:
     """Whether the hit ends in a state that this step computes."""
     for group in range(len(tables.groups)):
         row = tables.groups[group]
@@ -197,7 +199,7 @@ def _starts_too_early(core_pool: Pool, tables: Tables, states: States, slot: int
 
 
 @njit_apart
-def _take_full(pool: Pool, tables: Tables, states: States, slot: int, group: int, end: int) -> None:
+def take_full(pool: Pool, tables: Tables, states: States, slot: int, group: int, end: int) -> None:
     """Extend a table of full attention or a window; a hit inside a block is copied first."""
     row = tables.groups[group]
     state = states.rows[slot, group]
@@ -246,7 +248,7 @@ def allocate_hybrid(
             if found < 0:
                 return STALE_HIT
             idle += found
-        if _starts_too_early(pool, tables, states, slot, hit_tokens):
+        if starts_too_early(pool, tables, states, slot, hit_tokens):
             return NO_ROOM
     exports_from = 0
     if rules[0].retention_interval == 0:
@@ -282,7 +284,7 @@ def allocate_hybrid(
             until = main_end if row.states == ALIGN else end
             take_states(pool, tables, states, slot, group, until)
         else:
-            _take_full(pool, tables, states, slot, group, end)
+            take_full(pool, tables, states, slot, group, end)
     sequence.num_computed = start + num_new
     if rules[0].caching != 0:
         cache_hybrid(arrays, slot, min(start, most) + num_new, before)

@@ -18,6 +18,7 @@ from kvsim.cache.state_tables import (
     enter_whole,
     in_table,
     key_at,
+    offer,
     resumable,
     stamp,
     tokens_of,
@@ -186,6 +187,7 @@ def _cache_states(
         block = in_table(tables, slot, group, column)
         if block != 0 and pool.blocks[block].key != 0:
             stamp(pool, states, block)
+            offer(pool, tables, states, slot, group, block)
 
 
 @njit_apart

@@ -7,6 +7,7 @@ positions (0 in its ring), and the blocks that drafts write to stand behind the 
 In caches with such groups a block may be known by a prefix that ends inside it, so that keys of
 full-attention and state groups count units of the hash block, not blocks. A full-attention block
 can have several such keys; all but the first are *aliases*: rows of the pool behind its blocks.
+One file because all of it works on ``States``.
 """
 
 from __future__ import annotations
@@ -49,8 +50,12 @@ STATE_ROW = np.dtype(
 )
 
 # Entries of `States.meter`: number of the step, copies of it, ids in `taken`, the first idle row
-# for an alias, aliases in use.
-STEP, NUM_COPIES, NUM_TAKEN, IDLE_ROW, NUM_ALIASES, METER_SIZE = range(6)
+# for an alias, aliases in use, entries of `offers`.
+STEP, NUM_COPIES, NUM_TAKEN, IDLE_ROW, NUM_ALIASES, NUM_OFFERS, METER_SIZE = range(7)
+
+# Columns of `States.offers`: who holds the state, the number of its use of the slot, the group, the
+# block, and the hash blocks of the prefix that the state ends.
+OFFER_SLOT, OFFER_SERIAL, OFFER_GROUP, OFFER_BLOCK, OFFER_UNITS, OFFER_COLUMNS = range(6)
 
 
 class States(NamedTuple):
@@ -64,6 +69,8 @@ class States(NamedTuple):
         copies: int32 [copies, 3], source, destination and group of each that this step makes.
         taken: int32, the blocks the last allocation took, in order.
         meter: int64 [`METER_SIZE`].
+        offers: int64 [offers, `OFFER_COLUMNS`], states that were entered and that a connector may
+            store, in order; without rows where there is no connector.
     """
 
     rows: Rows
@@ -72,6 +79,7 @@ class States(NamedTuple):
     copies: Ids
     taken: Ids
     meter: Ints
+    offers: Ints
 
 
 # --- keys ---
@@ -184,6 +192,24 @@ def stamp(pool: Pool, states: States, block: int) -> None:
         one = pool.blocks[one].same_after
         if one == block:
             return
+
+
+@njit_apart
+def offer(pool: Pool, tables: Tables, states: States, slot: int, group: int, block: int) -> None:
+    """Let a connector know of a block that holds the state its key names.
+
+    What there is no row for is left out: the cache has rows for all that the requests of a step can
+    offer, so that this is what a run of decodes leaves behind, beyond all that is stored.
+    """
+    place = states.meter[NUM_OFFERS]
+    if place < len(states.offers):
+        row = states.offers[place]
+        row[OFFER_SLOT] = slot
+        row[OFFER_SERIAL] = tables.sequences[slot].serial
+        row[OFFER_GROUP] = group
+        row[OFFER_BLOCK] = block
+        row[OFFER_UNITS] = tokens_of(pool.blocks[block].key, 1)
+        states.meter[NUM_OFFERS] = place + 1
 
 
 # --- blocks ---
@@ -346,6 +372,7 @@ def take_states(
                 remove_block(pool, source)
                 enter_block(pool, copy, key)
                 stamp(pool, states, copy)
+                offer(pool, tables, states, slot, group, copy)
             note_copy(pool, states, group, source, copy, source)
         else:
             tables.rings[slot, place] = copy

@@ -155,10 +155,10 @@ class Scheduler(Admission):
             if blocked is not None and self._nothing_will_free:
                 self._give_up(blocked)
                 plan.stuck = blocked
-        if self.cache.has_states:
-            self._let_go_of_copies()
         if self.connector is not None:
             plan.transfers = self.connector.build([job.sequence for job, _ in self.scheduled()])
+        if self.cache.has_states:
+            self._let_go_of_copies()
         self.cache.check()
         plan.num_computing = launch(self.cache.arrays, batch, len(self.running))
         if self.config.prefill_schedule_interval > 1 and not defer_prefills:

@@ -206,8 +206,6 @@ def launch(arrays: Arrays, batch: Batch, num_running: int) -> int:
         sequence = core.tables.sequences[batch.slots[i]]
         scheduled = batch.scheduled[i]
         if scheduled == 0:
-            if overlapping:
-                sequence.drafts = 0  # those of the step before are not made again
             continue
         sequence.in_flight += scheduled
         sequence.planned = batch.meter[PLANNED] + 1
@@ -306,9 +304,10 @@ def end_step(arrays: Arrays, batch: Batch) -> int:
             sequence.num_computed -= drafts - accepted
         outcome = FIRST_TOKEN if before == sequence.num_prompt else COMPUTED
         end = min(before + 1 + accepted, sequence.end_tokens)
+        sequence.num_computed -= before + 1 + accepted - end  # accepted beyond the end
         extend(arrays, slot, sequence.output_uid, end)
         if overlapping:
-            sequence.placeholders -= drafts - accepted + end - before
+            sequence.placeholders -= 1 + drafts
         else:
             sequence.drafts = batch.settings[NUM_DRAFTS]
         if core.rules[0].caching != 0 and (overlapping or drafts > 0):

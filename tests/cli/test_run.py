@@ -191,12 +191,12 @@ def test_validate_says_what_will_not_run(kvsim: Kvsim, tmp_path: Path) -> None:
     file = tmp_path / "hybrid.yaml"
     file.write_text(
         "model: qwen3-next-80b-a3b\nnode: {gpu: h200, gpus: 2}\n"
-        "offload: {kind: cpu, capacity: 1 TiB}\n"
+        "offload: {kind: cpu, capacity: 1 TiB}\ncache: {enable_prefix_caching: false}\n"
         "workload: {kind: script, requests: [{prompt: [[a, 100]]}]}\n"
     )
     answer = kvsim("validate", file)
     assert answer.code == 0, answer.err
-    assert "`kvsim run` refuses it. offload: tiers for a model with states" in answer.out
+    assert "`kvsim run` refuses it. offload: takes a model's states only where" in answer.out
 
 
 def test_validate_lists_all_problems(kvsim: Kvsim, tmp_path: Path) -> None:
