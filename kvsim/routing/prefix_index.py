@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvsim.routing.contract import POSITION_BITS, Run
+from kvsim.routing.contract import POSITION_BITS, BlockRuns, Run
 
 _POSITION = (1 << POSITION_BITS) - 1
 _NOBODY: dict[int, list[int]] = {}
@@ -376,6 +376,8 @@ class ActiveBlocks:
 
 def _runs(keys: Sequence[int], unit: int) -> list[Run]:
     """Keys taken together where they are neighbours of one span, in either direction."""
+    if isinstance(keys, BlockRuns):
+        return keys.runs()
     if len(keys) <= _FEW:
         few = []
         for key in keys:
