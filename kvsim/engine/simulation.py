@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -212,9 +212,8 @@ def _constants(chosen: RooflineStepTime) -> Constants | None:
     return None if path is None else constants_of(path)
 
 
-def _table_warnings(params: StepTimeParams) -> tuple[str, ...]:
+def _table_warnings(answered: int, outside: int) -> tuple[str, ...]:
     """Steps that a table had to go beyond its points for."""
-    answered, outside = (int(count) for count in params.tables.outside)
     if outside == 0:
         return ()
     return (
@@ -257,7 +256,10 @@ def simulate(
         requests,
         timeline,
         engine.counters(),
-        (*run_warnings(scenario, workload, step_time), *engine.replica.cache.notes),
+        (
+            *run_warnings(scenario, workload.warnings, step_time.tables.outside.tolist()),
+            *engine.replica.cache.notes,
+        ),
     )
 
 
@@ -380,10 +382,18 @@ def check_some_ran(scenario: Scenario, requests: RequestLog, num_refused: int) -
 
 
 def run_warnings(
-    scenario: Scenario, workload: Workload, step_time: StepTimeParams
+    scenario: Scenario, of_workload: Sequence[str], table_steps: Sequence[int]
 ) -> tuple[str, ...]:
-    """What a run cannot show."""
-    return (*workload.warnings, *tier_warnings(scenario), *_table_warnings(step_time))
+    """What a run cannot show.
+
+    Args:
+        scenario: what ran.
+        of_workload: its warnings.
+        table_steps: how many steps a table of step times was asked for, and how many of them it
+            had to go beyond its points for.
+    """
+    answered, outside = table_steps
+    return (*of_workload, *tier_warnings(scenario), *_table_warnings(answered, outside))
 
 
 _PROGRESS_EVERY = 64  # arrivals

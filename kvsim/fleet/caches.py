@@ -35,13 +35,21 @@ class FleetCaches:
         holders: which replicas hold which blocks, as of the end of each one's last step.
     """
 
-    def __init__(self, num_replicas: int, config: CacheConfig, deciders: Sequence[Decider]) -> None:
+    def __init__(
+        self,
+        num_replicas: int,
+        config: CacheConfig,
+        deciders: Sequence[Decider],
+        *,
+        compares: bool = True,
+    ) -> None:
         """Cold caches.
 
         Args:
             num_replicas: numbered from 0, whether they are there or not.
             config: of every cache.
             deciders: routers, of which some may be told of events.
+            compares: whether figures are made of what several caches hold.
         """
         group = looked_at(config)
         size = config.groups[group].block_size
@@ -53,9 +61,15 @@ class FleetCaches:
             for decider in deciders
             if (delay_s := decider.router.sees.events_after_s) is not None
         ]
+        self._compares = compares
         self._pending: list[tuple[float, int, Decider, int, BlockRuns, BlockRuns]] = []
         self._number = count()
         self._shares: list[float] = []
+
+    @property
+    def reads_logs(self) -> bool:
+        """Whether caches have to keep logs."""
+        return self._compares or bool(self._listeners)
 
     def add(self, replica: int, cache: KVCache) -> None:
         """A replica is there, with a cold cache."""
@@ -76,7 +90,7 @@ class FleetCaches:
             now_s: the time.
         """
         cache = self._caches.get(replica)
-        if cache is None:
+        if cache is None or not self.reads_logs:
             return
         runs = self.holders.read(replica, cache.core.pool.totals, round(now_s / _NS))
         if runs is None:
@@ -98,9 +112,14 @@ class FleetCaches:
             return 0
         return cache.lookup(CacheSequence(content, content.num_tokens)).tokens
 
-    def cached_elsewhere(self, content: Content, replica: int) -> int:
-        """Leading tokens of a prompt that another replica would find, beyond what this one does."""
+    def cached_elsewhere(self, content: Content, replica: int) -> int | None:
+        """Leading tokens of a prompt that another replica would find, beyond what this one does.
+
+        None where caches are not compared.
+        """
         caches = self._caches
+        if not self._compares:
+            return None
         if len(caches) < 2:
             return 0
         own = self.cached_tokens(content, replica)
@@ -125,7 +144,7 @@ class FleetCaches:
 
     def note_duplicates(self) -> None:
         """Look at what part of the cached tokens is on more than one replica, for the mean."""
-        held = self.holders.num_held
+        held = self.holders.num_held if self._compares else 0
         if held:
             self._shares.append((held - self.holders.num_keys) / held)
 
@@ -135,8 +154,10 @@ class FleetCaches:
         return float(np.mean(self._shares)) if self._shares else None
 
     @property
-    def num_duplicate_tokens(self) -> int:
-        """Tokens cached now beyond the first copy of each."""
+    def num_duplicate_tokens(self) -> int | None:
+        """Tokens cached now beyond the first copy of each; None where caches are not compared."""
+        if not self._compares:
+            return None
         return (self.holders.num_held - self.holders.num_keys) * self.holders.block_size
 
     def _tell(self, target: int, runs: Ints) -> None:

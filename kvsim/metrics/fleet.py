@@ -41,7 +41,8 @@ FLEET_KEYS: dict[str, str] = {
     "replicas": "by replica, in order, the keys of `kvsim.metrics.fleet.REPLICA_KEYS`",
     "imbalance": "largest over mean of all replicas: `requests`, `scheduled_tokens`, `load`",
     "misrouted_tokens": "prompt tokens that another replica had cached when the request was "
-    "routed, beyond what the chosen one had",
+    "routed, beyond what the chosen one had; null, as are the next three, where "
+    "output.compare_caches is false",
     "misrouted_share": "the same as a share of the prompt tokens routed, 0 to 1",
     "duplicate_share": "of the tokens cached, those that another replica held too: mean over "
     "arrivals, 0 to 1; counted where attention is full",
@@ -86,7 +87,7 @@ class FleetFigures:
     router: str
     replicas: Sequence[ReplicaFigures]
     duplicate_share: float | None
-    duplicate_tokens: int
+    duplicate_tokens: int | None
     ages_s: Sequence[float]
     num_lost: int
     num_dummy_steps: int
@@ -133,7 +134,8 @@ def fleet_summary(
         }
         rows.append({key: values[key] for key in REPLICA_KEYS})
     routed = requests[requests["replica"].notna()]
-    misrouted = int(routed["cached_elsewhere_tokens"].sum())
+    elsewhere = routed["cached_elsewhere_tokens"]
+    misrouted = None if elsewhere.isna().any() else int(elsewhere.sum())
     cost = None
     if figures.cost_per_gpu_hour is not None:
         cost = figures.gpu_hours * figures.cost_per_gpu_hour
@@ -151,7 +153,9 @@ def fleet_summary(
             )
         },
         "misrouted_tokens": misrouted,
-        "misrouted_share": _ratio(misrouted, int(routed["prompt_tokens"].sum())),
+        "misrouted_share": None
+        if misrouted is None
+        else _ratio(misrouted, int(routed["prompt_tokens"].sum())),
         "duplicate_share": figures.duplicate_share,
         "duplicate_tokens": figures.duplicate_tokens,
         "view_age_s": spread(ages) if len(ages) else None,

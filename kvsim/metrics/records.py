@@ -42,7 +42,7 @@ FLEET_COLUMNS: dict[str, str] = {
     "replica": "number of the replica that ran it last, as in the summary; null for none",
     "resent": "times it was sent again because its replica was lost",
     "cached_elsewhere_tokens": "tokens of its prompt that another replica had cached when it was "
-    "routed, beyond what its own had",
+    "routed, beyond what its own had; null where output.compare_caches is false",
 }
 """Further columns of a fleet's `requests.parquet`."""
 
@@ -109,7 +109,7 @@ class RequestRecord:
     external_hit_tokens: int | None = None
     replica: int | None = None
     resent: int = 0
-    cached_elsewhere_tokens: int = 0
+    cached_elsewhere_tokens: int | None = 0
 
     def begin_again(self) -> None:
         """It is sent again: what its lost replica did counts for nothing but its first token."""
@@ -148,6 +148,39 @@ class RequestLog:
         self._request_ids.append(record.request_id)
         self._hit_ended.append(record.hit_ended)
         self._refused.append(record.refused)
+
+    def extend(self, other: RequestLog) -> None:
+        """Add the requests of another log, in its order."""
+        num_before = len(self)
+        for row, reaches in other._group_hit_tokens.items():
+            self._group_hit_tokens[num_before + row] = reaches
+        for name, integers in self._integers.items():
+            integers.extend(other._integers[name])
+        for name, times in self._times.items():
+            times.extend(other._times[name])
+        self._request_ids.extend(other._request_ids)
+        self._hit_ended.extend(other._hit_ended)
+        self._refused.extend(other._refused)
+
+    def order_by_arrival(self, sizes: Sequence[int]) -> bool:
+        """Number requests anew by their arrival, after logs with orders of their own were added.
+
+        Args:
+            sizes: of these logs.
+
+        Returns:
+            Whether arrivals tell all requests of different logs apart.
+        """
+        import numpy as np
+
+        arrivals_s = np.array(self._times["arrival_s"])
+        logs = np.repeat(np.arange(len(sizes)), sizes)
+        places = np.lexsort((np.array(self._integers["order"]), logs, arrivals_s))
+        order = np.empty(len(places), dtype=np.int64)
+        order[places] = np.arange(len(places))
+        self._integers["order"] = array("q", order.tolist())
+        at_once = np.diff(arrivals_s[places]) == 0
+        return not bool((at_once & (np.diff(logs[places]) != 0)).any())
 
     def first_refusal(self) -> str | None:
         """Why the first refused request was refused, None where none was."""
@@ -190,7 +223,11 @@ class RequestLog:
         if fleet:
             columns["replica"] = _nullable(counts["replica"])
             columns["resent"] = counts["resent"]
-            columns["cached_elsewhere_tokens"] = counts["cached_elsewhere_tokens"]
+            elsewhere = counts["cached_elsewhere_tokens"]
+            if (elsewhere == _NO_COUNT).any():
+                columns["cached_elsewhere_tokens"] = _nullable(elsewhere)
+            else:
+                columns["cached_elsewhere_tokens"] = elsewhere
         frame = pd.DataFrame(columns)
         return frame.iloc[by_arrival].reset_index(drop=True)
 

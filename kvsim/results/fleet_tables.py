@@ -39,11 +39,12 @@ def fleet_lines(fleet: Mapping[str, Any]) -> Iterator[str]:
             f"{replicas}, router {fleet['router']}, {fleet['gpu_hours']:.3g} GPU-hours; largest "
             f"over mean: {told}"
         )
-        yield (
-            f"cached on another replica when routed: {percent(fleet['misrouted_share'])} of prompt "
-            f"tokens; of the tokens cached {percent(fleet['duplicate_share'])} are there more than "
-            "once"
-        )
+        if fleet["misrouted_tokens"] is not None:
+            yield (
+                f"cached on another replica when routed: {percent(fleet['misrouted_share'])} of "
+                f"prompt tokens; of the tokens cached {percent(fleet['duplicate_share'])} are "
+                "there more than once"
+            )
     if fleet["view_age_s"] is not None:
         age = fleet["view_age_s"]
         yield f"age of the counts routers saw: p50 {seconds(age['p50'])}, p99 {seconds(age['p99'])}"

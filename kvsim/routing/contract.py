@@ -231,6 +231,11 @@ class Router(Generic[ParametersT]):
         found = getattr(self.parameters, "sees", NOTHING)
         return found if isinstance(found, Sees) else NOTHING
 
+    @property
+    def by_session(self) -> bool:
+        """Whether it chooses by the request's session alone, where requests have one."""
+        return False
+
     def choose(
         self, request: RoutedRequest, views: Views, now_s: float, rng: random.Random
     ) -> int | None:
