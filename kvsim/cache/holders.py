@@ -88,10 +88,10 @@ class Holders:
             known. None where the log was too short.
         """
         number = int(totals[LOG_LENGTH])
-        if LOG_ROWS * number > len(totals) - LOG:
-            return None
         if not number:
             return self._runs[:, :0]
+        if LOG_ROWS * number > len(totals) - LOG:
+            return None
         while int(self._totals[_USED]) + number > len(self._keys) // 2:
             self._grow(number)
         if number > self._runs.shape[1]:

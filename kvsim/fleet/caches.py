@@ -184,9 +184,9 @@ class FleetCaches:
         removed: list[tuple[int, int]],
     ) -> None:
         unit = self.holders.block_size
+        told = BlockRuns(stored, unit), BlockRuns(removed, unit)
         for decider, delay_s in self._listeners:
             at_s = float(time_ns) * _NS + delay_s
-            told = BlockRuns(stored, unit), BlockRuns(removed, unit)
             heapq.heappush(self._pending, (at_s, next(self._number), decider, target, *told))
 
 

@@ -10,6 +10,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ TIMELINE_COLUMNS: dict[str, str] = {
 
 NO_UTILIZATION = (None, None, None, None)
 """Of links that are not there."""
+_NO_SHARES = (math.nan,) * len(NO_UTILIZATION)
 
 
 @dataclass(slots=True)
@@ -139,11 +141,9 @@ class RequestLog:
         if record.group_hit_tokens is not None:
             reaches = [int(tokens) for tokens in record.group_hit_tokens]
             self._group_hit_tokens[len(self._request_ids)] = reaches
-        for name, integers in self._integers.items():
-            count = getattr(record, name)
+        for integers, count in zip(self._integers.values(), _integers_of(record), strict=True):
             integers.append(_NO_COUNT if count is None else count)
-        for name, times in self._times.items():
-            time_s = getattr(record, name)
+        for times, time_s in zip(self._times.values(), _times_of(record), strict=True):
             times.append(math.nan if time_s is None else time_s)
         self._request_ids.append(record.request_id)
         self._hit_ended.append(record.hit_ended)
@@ -264,7 +264,10 @@ class TimelineLog:
         self._counts.extend(
             (used_blocks, cached_blocks, free_blocks, running, waiting, free_cached_blocks)
         )
-        self._utilization.extend(math.nan if share is None else share for share in utilization)
+        if utilization is NO_UTILIZATION:
+            self._utilization.extend(_NO_SHARES)
+        else:
+            self._utilization.extend(math.nan if share is None else share for share in utilization)
         self._group_cached_blocks.append(list(group_cached_blocks))
 
     def used_blocks(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
@@ -313,6 +316,8 @@ _INTEGERS = (
     "cached_elsewhere_tokens",
 )
 _TIMES = ("arrival_s", "admitted_s", "first_token_s", "end_s")
+_integers_of = attrgetter(*_INTEGERS)
+_times_of = attrgetter(*_TIMES)
 
 
 def _nullable(counts: npt.NDArray[np.int64]) -> pd.Series[int]:

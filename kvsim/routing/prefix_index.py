@@ -81,9 +81,12 @@ class EventIndex:
             for replica, there in self._held.get(uid, _NOBODY).items():
                 if before and found.get(replica) != before:
                     continue  # it has not all that comes before
-                reached = there[1] if len(there) == 2 and there[0] <= first else 0
                 if len(there) > 2:
                     reached = _reached(there, first)
+                else:
+                    low, reached = there
+                    if low > first:
+                        continue
                 if reached >= last:
                     found[replica] = last
                     whole = True
