@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvsim.engine.clock import Clock
@@ -30,9 +28,6 @@ from kvsim.scenario.rules import not_simulated
 from kvsim.workload import open_workload
 from kvsim.workload.request import Session
 from kvsim.workload.streams import stream
-
-_OBJECTS_MADE = 20_000
-"""More objects made than went: when Python looks for unreachable ones within a run."""
 
 
 def simulate_fleet(
@@ -119,8 +114,7 @@ def run_nodes(
             if not session.turns or nodes.node_of(_home(deciders[0], session)) in nodes.there
         )
     feed(clock, workload, front, told)
-    with _few_collections():
-        clock.run()
+    clock.run()
     lives = [life for node in nodes.all for life in node.lives]
     asked, outside = (step_time.tables.outside - asked_before).tolist()
     return NodesRun(
@@ -130,19 +124,6 @@ def run_nodes(
         tuple(workload.warnings),
         (asked, outside),
     )
-
-
-@contextlib.contextmanager
-def _few_collections() -> Iterator[None]:
-    """Look for unreachable objects seldom: what a run makes goes by itself, nearly all of it."""
-    before = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(_OBJECTS_MADE, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
 
 
 def outcome(scenario: Scenario, run: NodesRun) -> FleetSimulation:
