@@ -15,6 +15,7 @@ from kvsim.cache.manager import KVCache
 from kvsim.cache.manager import Sequence as CacheSequence
 from kvsim.cache.spec import FULL
 from kvsim.routing import BlockRuns, Decider
+from kvsim.routing.contract import POSITION_BITS
 
 LOG_ENTRIES_A_BLOCK = 8
 """A step enters and removes a block twice at most (a request that is preempted gives back what it
@@ -192,6 +193,9 @@ class FleetCaches:
 
 def _overlap(stored: list[tuple[int, int]], removed: list[tuple[int, int]]) -> bool:
     """Whether a block stands in a run of each."""
+    uids = {first >> POSITION_BITS for first, _ in stored}
+    if not any(first >> POSITION_BITS in uids for first, _ in removed):
+        return False
     lows = sorted(
         (min(run), max(run), kind) for kind, runs in ((0, stored), (1, removed)) for run in runs
     )
