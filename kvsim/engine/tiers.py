@@ -16,7 +16,8 @@ from kvsim.metrics.tiers import TierFigures
 from kvsim.offload.connector import OffloadConnector
 from kvsim.offload.cpu_tier import ChunkTier
 from kvsim.offload.disk import DiskConnector
-from kvsim.offload.mooncake import MooncakeConnector, MooncakeStore
+from kvsim.offload.mooncake import MooncakeStore
+from kvsim.offload.mooncake_states import store_connector
 from kvsim.policies.chunks import chunk_bytes, num_chunks_in
 from kvsim.scenario import CpuOffload, MooncakeOffload, Scenario
 from kvsim.scenario.files import chosen_policy
@@ -226,7 +227,7 @@ class _StoreTier:
             num_chunks_in(written.capacity, self._unit_bytes)
         )
         shared.store = self._store
-        self._connector = MooncakeConnector(cache, self._store)
+        self._connector = store_connector(cache, self._store)
         self.offloading = Offloading(
             clock,
             self._connector,

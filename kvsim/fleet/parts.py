@@ -42,6 +42,8 @@ def why_whole(scenario: Scenario) -> str | None:
         return "nodes come or go (fleet.events)"
     if scenario.output.compare_caches:
         return "what caches hold is compared (output.compare_caches)"
+    if scenario.output.reasons:
+        return "it is noted why tokens are missed (output.reasons)"
     if scenario.balancing == "hybrid":
         return "the ranks of all nodes are one engine (fleet.balancing: hybrid)"
     if isinstance(scenario.offload, MooncakeOffload):
@@ -123,4 +125,5 @@ def _together(runs: Sequence[NodesRun]) -> NodesRun:
         ),
         runs[0].warnings,
         (asked, outside),
+        tuple(note for run in runs for note in run.notes),
     )

@@ -11,6 +11,7 @@ from kvsim.engine.feeding import call_at
 from kvsim.engine.simulation import (
     check_some_ran,
     feed,
+    forgotten_evictions,
     make_step_time,
     run_warnings,
 )
@@ -68,6 +69,7 @@ class NodesRun:
         counted: by rank.
         warnings: of the workload.
         table_steps: steps that a table of step times was asked for, and those outside of it.
+        notes: of the replicas, for people.
     """
 
     requests: RequestLog
@@ -75,6 +77,7 @@ class NodesRun:
     counted: FleetCounts
     warnings: tuple[str, ...]
     table_steps: tuple[int, int]
+    notes: tuple[str, ...]
 
 
 def run_nodes(
@@ -99,7 +102,15 @@ def run_nodes(
     asked_before = step_time.tables.outside.copy()
     requests = RequestLog()
     deciders, caches = make_routers(scenario)
-    nodes = Nodes(clock, scenario, step_time, requests, caches, one_by_one=one_by_one)
+    nodes = Nodes(
+        clock,
+        scenario,
+        step_time,
+        requests,
+        caches,
+        one_by_one=one_by_one,
+        coarse_tokens=workload.block_tokens,
+    )
     seed = int(stream(scenario.seed, "front").integers(2**62))
     is_part = len(numbers) < scenario.num_nodes
     front = Front(clock, nodes, deciders, requests, seed, others_apart=is_part)
@@ -123,6 +134,7 @@ def run_nodes(
         count_fleet(scenario, nodes, front, caches),
         tuple(workload.warnings),
         (asked, outside),
+        forgotten_evictions(life.engine for life in lives),
     )
 
 
@@ -134,12 +146,13 @@ def outcome(scenario: Scenario, run: NodesRun) -> FleetSimulation:
     """
     check_some_ran(scenario, run.requests, run.num_refused)
     counters, figures = fleet_figures(scenario, run.counted)
+    counters.missed_by_group = run.requests.missed_by_group()
     return FleetSimulation(
         run.requests,
         [(life.replica, life.timeline) for life in run.counted.lives],
         counters,
         figures,
-        run_warnings(scenario, run.warnings, run.table_steps),
+        (*run_warnings(scenario, run.warnings, run.table_steps), *run.notes),
     )
 
 

@@ -8,7 +8,8 @@ of the save or not and even where nothing of it is new: the engine's workers may
 failed before. What the store holds leaves it in the order of last use, whoever reads it (there are
 no leases).
 
-vLLM 0.33.0, ``MooncakeStoreScheduler``, ``MooncakeStoreWorker`` (#44774).
+vLLM 0.33.0, ``MooncakeStoreScheduler``, ``MooncakeStoreWorker`` (#44774). One file because the
+connector and the store name blocks alike.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from kvsim.cache.block_pool import (
 )
 from kvsim.cache.content import GROUP_BITS, Content, Ints, block_key, span_at
 from kvsim.cache.coordinator import HIT, Core, flatten, longest_hit
+from kvsim.cache.hybrid import hybrid_hit
 from kvsim.cache.manager import KVCache, Sequence
 from kvsim.jit import njit
 from kvsim.offload.store_masks import store_masks
@@ -117,7 +119,8 @@ class MooncakeStore:
         ends[-1] = max_tokens + 1  # a lookup leaves out the last token
         answer = np.zeros_like(core.answer)
         stored = core._replace(pool=self._pool, answer=answer)
-        longest_hit(flatten(stored), content.uids[: span + 1], ends)
+        find = longest_hit if core.states is None else hybrid_hit
+        find(flatten(stored), content.uids[: span + 1], ends)
         return int(answer[HIT])
 
     def _grow(self, needed: int) -> None:
@@ -152,15 +155,17 @@ class _Job:
 
     Attributes:
         sequence: whose it is.
-        end: tokens that it saves up to; 0 for a load.
+        end: tokens that it saves up to; 0 for a load, and for states alone.
         keys: units to put.
         held: blocks that stay on the device until then, group after group.
+        is_load: it is one.
     """
 
     sequence: Sequence
     end: int
     keys: Ints
     held: Ids
+    is_load: bool = False
 
 
 _NO_KEYS: Ints = np.zeros(0, dtype=np.int64)
@@ -210,6 +215,7 @@ class MooncakeConnector:
         self._num_jobs = 0
         self._loads: list[TransferJob] = []
         self._loaded: list[Ints] = []
+        self._hit_unit = cache.alignment_tokens
         self._rules = cache.core.rules.copy()
         self._rules["caching"] = 1  # the store is looked up with the device's caching off as well
 
@@ -235,7 +241,7 @@ class MooncakeConnector:
     def match(self, sequence: Sequence, num_local: int) -> int | None:
         """Tokens that can be loaded beyond the local hit."""
         content = sequence.content
-        num_tokens, size = content.num_tokens, self._cache.alignment_tokens
+        num_tokens, size = content.num_tokens, self._hit_unit
         core = self._cache.core._replace(rules=self._rules)
         hit = self.store.longest_hit(core, content, num_tokens // size * size)
         if hit >= num_tokens:
@@ -264,13 +270,19 @@ class MooncakeConnector:
             start = max(-(-num_local // group.block_size), first)
             indices = np.arange(start, (num_local + num_external) // group.block_size)
             found.append(self._keys(sequence, number, indices))
+        self._load(sequence, found)
+
+    def _load(self, sequence: Sequence, found: list[Ints]) -> None:
+        """Load units, given by group."""
         counts = [len(keys) for keys in found]
         keys = np.concatenate(found)
         fresh = keys[self.store.get(keys)] & ((1 << GROUP_BITS) - 1)
         for number, count in enumerate(counts):
             self.chunks_loaded[number] += count
             self.chunks_loaded_once[number] += int(np.count_nonzero(fresh == number))
-        self._loads.append(self._new_job(counts, _Job(sequence, 0, _NO_KEYS, _NO_BLOCKS)))
+        self._loads.append(
+            self._new_job(counts, _Job(sequence, 0, _NO_KEYS, _NO_BLOCKS, is_load=True))
+        )
         self._loaded.append(keys)
 
     def preempt(self, sequence: Sequence) -> None:
@@ -295,11 +307,7 @@ class MooncakeConnector:
         transfers = Transfers(loads=self._loads, loaded=self._loaded)
         self._loads, self._loaded = [], []
         rows, size = self._cache.core.tables.sequences, self._cache.alignment_tokens
-        # The engine tells its workers first of whoever starts, then comes back, then ran before.
-        admitted, self._admitted = self._admitted, []
-        admitted.sort(key=lambda sequence: self._requests[sequence].comes_back)
-        running = [sequence for sequence in scheduled if sequence not in admitted]
-        for sequence in admitted + running:
+        for sequence in self._in_order(scheduled):
             request = self._requests[sequence]
             computed = min(int(rows["num_computed"][sequence.slot]), request.prefill_tokens)
             end = computed // size * size
@@ -307,6 +315,12 @@ class MooncakeConnector:
                 self._save(sequence, request, end, transfers)
                 request.num_saved = end
         return transfers
+
+    def _in_order(self, scheduled: list[Sequence]) -> list[Sequence]:
+        """As the engine tells its workers: who starts, then who comes back, then who ran before."""
+        admitted, self._admitted = self._admitted, []
+        admitted.sort(key=lambda sequence: self._requests[sequence].comes_back)
+        return admitted + [sequence for sequence in scheduled if sequence not in admitted]
 
     def complete(self, numbers: Iterable[int]) -> list[Sequence]:
         """Jobs are done.
@@ -317,7 +331,7 @@ class MooncakeConnector:
         arrived = []
         for number in numbers:
             job = self._jobs.pop(number)
-            if not job.end:
+            if job.is_load:
                 arrived.append(job.sequence)
                 continue
             self._being_put.difference_update(job.keys.tolist())
@@ -332,6 +346,14 @@ class MooncakeConnector:
         return job.end, len(job.held)
 
     def _save(self, sequence: Sequence, request: _Request, end: int, transfers: Transfers) -> None:
+        """Save what a request has computed since its last save."""
+        found = self._to_save(sequence, request, end)
+        first = self._cache.core.tables.tables["first"][sequence.slot].tolist()
+        tables = [self._cache.block_table(sequence, g, first[g]) for g in range(len(self._groups))]
+        self._put(sequence, end, np.concatenate(found), np.concatenate(tables), transfers)
+
+    def _to_save(self, sequence: Sequence, request: _Request, end: int) -> list[Ints]:
+        """The units of a save, by group."""
         config = self._cache.config
         masks = store_masks(
             self._groups,
@@ -343,7 +365,6 @@ class MooncakeConnector:
             use_eagle=config.use_eagle,
         )
         found: list[Ints] = []
-        tables: list[Ids] = []
         for number, (group, mask) in enumerate(zip(self._groups, masks, strict=True)):
             start = -(-request.num_saved // group.block_size)
             if mask is None:
@@ -352,17 +373,19 @@ class MooncakeConnector:
                 indices = start + np.flatnonzero(mask)
             first = int(self._cache.core.tables.tables["first"][sequence.slot, number])
             indices = indices[indices >= first]  # the window has left those before
-            keys = self._keys(sequence, number, indices)
-            new = self.store.missing(keys)
-            if self._being_put:
-                new &= np.array(
-                    [key not in self._being_put for key in keys.tolist()], dtype=np.bool_
-                )
-            found.append(keys[new])
-            tables.append(self._cache.block_table(sequence, number, first))
-        keys = np.concatenate(found)
-        held = np.concatenate(tables)
-        counts = [len(part) for part in found]
+            found.append(self._keys(sequence, number, indices))
+        return found
+
+    def _put(
+        self, sequence: Sequence, end: int, keys: Ints, held: Ids, transfers: Transfers
+    ) -> None:
+        """Put what the store lacks of some units; blocks are held until that is done."""
+        new = self.store.missing(keys)
+        if self._being_put:
+            new &= np.array([key not in self._being_put for key in keys.tolist()], dtype=np.bool_)
+        keys = keys[new]
+        groups = keys & ((1 << GROUP_BITS) - 1)
+        counts = np.bincount(groups, minlength=len(self._groups)).tolist()
         for number, count in enumerate(counts):
             self.chunks_stored[number] += count
         _hold(self._cache.core, held)
@@ -382,7 +405,7 @@ class MooncakeConnector:
         self._num_jobs += 1
         self._jobs[number] = job
         name, blocks = self._requests[job.sequence].name, tuple(counts)
-        return TransferJob(number, name, job.end > 0, blocks, blocks, _NO_KEYS)
+        return TransferJob(number, name, not job.is_load, blocks, blocks, _NO_KEYS)
 
 
 @njit

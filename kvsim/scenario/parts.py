@@ -267,3 +267,8 @@ class Output(Section):
         "false leaves these figures null, and replicas whose router needs no state of theirs then "
         "run in processes of their own",
     )
+    reasons: bool = Field(
+        default=False,
+        description="note why each prompt token that was not hit was not; takes a quarter of the "
+        "run's time, and more where much is evicted",
+    )

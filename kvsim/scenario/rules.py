@@ -9,7 +9,6 @@ from kvsim.capacity.requests import blocks_of_request, longest_in_pool
 from kvsim.errors import KvsimError, Problems, show
 from kvsim.policies.chunks import chunk_bytes, interval_problem, num_chunks_in
 from kvsim.policies.finding import find_policy
-from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
 from kvsim.policies.profiles import PROFILES, retention_problem
 from kvsim.scenario.fields import TOKENS_MAX
 from kvsim.scenario.files import PATH_KEYS, named_files, named_policies
@@ -18,6 +17,7 @@ from kvsim.scenario.keys import ScenarioKeys, derive_blocks
 from kvsim.scenario.model import NUM_GROUPS_MAX, CustomModel
 from kvsim.scenario.offload import CpuOffload
 from kvsim.scenario.pool_rules import each_pool, pool_problems
+from kvsim.scenario.state_rules import state_problems
 from kvsim.scenario.synthetic import SyntheticWorkload
 from kvsim.scenario.validation import Problem
 
@@ -89,10 +89,9 @@ def not_simulated(scenario: ScenarioKeys) -> Iterator[Problem]:
     remedy = "`kvsim capacity` takes it."
     groups = scenario.model_spec.groups
     if any(group.kind == "chunked_local" for group in groups):
-        text = f"has chunked local groups, which are planned but not simulated yet. {remedy}"
-        yield Problem("model", text)
+        yield from _chunks(scenario, remedy)
     if any(group.kind == "mamba" for group in groups):
-        yield from _states(scenario, remedy)
+        yield from state_problems(scenario)
     if len(scenario.model_spec.groups) > NUM_GROUPS_MAX:
         text = f"has {len(scenario.model_spec.groups)} groups, and at most {NUM_GROUPS_MAX} are"
         yield Problem("model", f"{text} simulated. {remedy}")
@@ -101,27 +100,31 @@ def not_simulated(scenario: ScenarioKeys) -> Iterator[Problem]:
         yield Problem("node.pipeline_parallel", text)
 
 
-def _states(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
-    """What keeps a model with state groups from being run."""
-    profile = scenario.engine.profile
-    if not PROFILES[profile].has_states:
-        known = ", ".join(name for name, other in PROFILES.items() if other.has_states)
-        text = f"{profile} is not known to run the model's states. Use {known}."
-        yield Problem("engine.profile", text, ("model",))
-    if scenario.offload is not None:
-        text = f"tiers for a model with states are not simulated yet. Leave it out. {remedy}"
-        yield Problem("offload", text, ("model",))
-    own = {"cache.retention": scenario.cache.retention is not None}
-    own["cache.free_queue"] = scenario.free_queue not in FREE_QUEUE_POLICIES
-    for place, is_own in own.items():
-        if is_own:
-            text = "policies are not told of states yet. Use what the engine has, or leave it out."
-            yield Problem(place, text, ("model",))
-    if scenario.cache.enable_prefix_caching and any(
-        group.one_state for group in scenario.model_spec.groups
-    ):
-        text = "none keeps no states to find. Set cache.enable_prefix_caching: false, or use align."
-        yield Problem("engine.mamba_cache_mode", text, ("cache.enable_prefix_caching", "model"))
+def _chunks(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
+    """What keeps a model with chunked local groups from being run; the engine's own limits."""
+    groups = scenario.model_spec.groups
+    chunked = [group for group in groups if group.kind == "chunked_local"]
+    if any(group.kind == "mamba" for group in groups):
+        text = "chunked local groups beside states are not simulated yet."
+        yield Problem("model", f"{text} {remedy}")
+    if scenario.drops_lookahead_block:
+        text = "has chunked local groups and a drafter for which hits drop a block: the engine"
+        remedied = f"{text} holds all layers as full attention then. Give the groups so."
+        yield Problem("model", remedied, ("engine.speculative",))
+    if scenario.offload is not None and scenario.offload.kind == "mooncake":
+        text = "a store for a model with chunked local groups is not simulated yet. Leave it out."
+        yield Problem("offload", f"{text} {remedy}", ("model",))
+    sizes = {group.block_size for group in groups}
+    if len(sizes) > 1 and scenario.cache.enable_prefix_caching:
+        listed = " and ".join(str(size) for size in sorted(sizes))
+        text = f"blocks of {listed} tokens: chunked local attention needs blocks of one size, or"
+        text = f"{text} cache.enable_prefix_caching: false."
+        yield Problem("model", text, ("engine.block_size",))
+    odd = [group for group in chunked if (group.attention_chunk_size or 0) % group.block_size]
+    for group in odd[:1]:
+        text = f"{group.block_size} does not divide the chunks of the model's attention"
+        place, about = "engine.block_size", ("model",)
+        yield Problem(place, f"{text} ({group.attention_chunk_size}). Use another.", about)
 
 
 def missing_files(scenario: ScenarioKeys) -> list[Problem]:
@@ -192,6 +195,16 @@ def _groups(model: CustomModel) -> Iterator[Problem]:
         elif group.kind != "sliding_window" and group.sliding_window is not None:
             text = f"{group.sliding_window} stands on a {group.kind} group, which has no window."
             yield Problem(place, f"{text} Leave it out, or use kind sliding_window.", about)
+        place = f"model.groups.{number}.attention_chunk_size"
+        chunk = group.attention_chunk_size
+        if group.kind == "chunked_local" and chunk is None:
+            yield Problem(place, "is missing. A chunked_local group needs its tokens.", about)
+        elif group.kind != "chunked_local" and chunk is not None:
+            text = f"{chunk} stands on a {group.kind} group, which has no chunks."
+            yield Problem(place, f"{text} Leave it out, or use kind chunked_local.", about)
+        elif chunk is not None and chunk % group.block_size:
+            text = f"{chunk} is not a multiple of the group's block_size ({group.block_size})."
+            yield Problem(place, f"{text} Use one that is.", about)
         if group.kind != "mamba" and group.checkpoint_alignment is not None:
             place = f"model.groups.{number}.checkpoint_alignment"
             text = f"stands on a {group.kind} group, which has no states. Leave it out."
@@ -233,7 +246,7 @@ def _retention(scenario: ScenarioKeys) -> Iterator[Problem]:
         interval,
         scenario.engine.profile,
         unit,
-        any(group.kind != "full" for group in scenario.model_spec.groups),
+        any(group.kind in ("sliding_window", "mamba") for group in scenario.model_spec.groups),
     )
     if problem is not None:
         yield Problem(place, problem, ("model", "engine.profile"))

@@ -219,11 +219,12 @@ _MOONCAKE: dict[str, Fields] = {
     },
 }
 
-_GROUP_KINDS = one_of(("full", "sliding_window", "mamba"))
+_MASK_KINDS = one_of(("full", "sliding_window", "mamba"))
+_GROUP_KINDS = one_of(("full", "sliding_window", "chunked_local", "mamba"))
 
 _MASKS: dict[str, Fields] = {
     "mask": {
-        "kind": asked(_GROUP_KINDS),
+        "kind": asked(_MASK_KINDS),
         "block_size": asked(POSITIVE),
         "start_block": asked(COUNT),
         "end_block": asked(whole_number(0, MAX_BLOCKS)),
@@ -331,6 +332,7 @@ GROUP: Fields = {
     "block_size": asked(POSITIVE),
     "sliding_window": asked(POSITIVE, required=False),
     "eagle": asked(FLAG, required=False),
+    "attention_chunk_size": asked(POSITIVE, required=False),
     "checkpoint_alignment": asked(or_null(POSITIVE), required=False),
     "speculative_blocks": asked(whole_number(0, 64), required=False),
     "mode": asked(one_of(("align", "none")), required=False),
@@ -400,7 +402,9 @@ CONFIGS: dict[str, Fields] = {
     },
     "kvsim-offload/1": {
         **_CACHE,
+        **_STATES,
         **_SCHEDULER,
+        "use_eagle": asked(FLAG, required=False),
         "chunks": asked(POSITIVE),
         "blocks_per_chunk": asked(POSITIVE),
         "eviction": asked(one_of(("lru", "arc"))),
@@ -409,6 +413,7 @@ CONFIGS: dict[str, Fields] = {
     },
     "kvsim-async/1": {
         **_CACHE,
+        **_STATES,
         **_SCHEDULER,
         "mode": asked(one_of(("sync", "async"))),
         "policy": asked(one_of(("fcfs", "priority"))),
@@ -419,7 +424,13 @@ CONFIGS: dict[str, Fields] = {
         "reserve_full_isl": asked(FLAG, required=False),
         "prefill_schedule_interval": asked(POSITIVE, required=False),
     },
-    "kvsim-mooncake/1": {**_CACHE, **_SCHEDULER, **_TRANSFER_TIMES},
+    "kvsim-mooncake/1": {
+        **_CACHE,
+        **_STATES,
+        **_SCHEDULER,
+        "use_eagle": asked(FLAG, required=False),
+        **_TRANSFER_TIMES,
+    },
 }
 """By format, the fields of the first line's `config`; `kvsim-masks/1` has none."""
 

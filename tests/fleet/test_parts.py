@@ -83,6 +83,7 @@ def test_sessions_that_start_at_one_moment_are_put_in_order_by_one_process() -> 
     ("change", "why"),
     [
         ({"output.compare_caches": True}, "compare_caches"),
+        ({"output.reasons": True}, "output.reasons"),
         ({"fleet.router": "least-requests"}, "state of replicas"),
         ({"fleet.router": "random"}, "wait for answers"),
         ({"fleet.nodes": 1}, "one node"),
