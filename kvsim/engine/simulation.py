@@ -411,16 +411,8 @@ def check_some_ran(scenario: Scenario, requests: RequestLog, num_refused: int) -
 def run_warnings(
     scenario: Scenario, of_workload: Sequence[str], table_steps: Sequence[int]
 ) -> tuple[str, ...]:
-    """What a run cannot show.
-
-    Args:
-        scenario: what ran.
-        of_workload: its warnings.
-        table_steps: how many steps a table of step times was asked for, and how many of them it
-            had to go beyond its points for.
-    """
-    answered, outside = table_steps
-    return (*of_workload, *tier_warnings(scenario), *_table_warnings(answered, outside))
+    """What a run cannot show; steps are those a table was asked for, and those outside of it."""
+    return (*of_workload, *tier_warnings(scenario), *_table_warnings(*table_steps))
 
 
 _PROGRESS_EVERY = 64  # arrivals
