@@ -46,7 +46,8 @@ FLEET_KEYS: dict[str, str] = {
     "imbalance": "largest over mean of the replicas: `requests`, `scheduled_tokens`, `load`; where "
     "prefill and decode are apart, of the pool in which that is larger",
     "misrouted_tokens": "prompt tokens that another replica had cached when the request was "
-    "routed, beyond what the chosen one had",
+    "routed, beyond what the chosen one had; null, as are the next three, where "
+    "output.compare_caches is false",
     "misrouted_share": "the same as a share of the prompt tokens routed, 0 to 1",
     "duplicate_share": "of the tokens cached, the copies beyond the first of each: mean over "
     "arrivals, 0 to 1; counted where attention is full",
@@ -94,7 +95,7 @@ class FleetFigures:
     router: str
     replicas: Sequence[ReplicaFigures]
     duplicate_share: float | None
-    duplicate_tokens: int
+    duplicate_tokens: int | None
     ages_s: Sequence[float]
     num_lost: int
     num_dummy_steps: int
@@ -145,7 +146,8 @@ def fleet_summary(
         }
         rows.append({key: values[key] for key in REPLICA_KEYS})
     routed = requests[requests["replica"].notna()]
-    misrouted = int(routed["cached_elsewhere_tokens"].sum())
+    elsewhere = routed["cached_elsewhere_tokens"]
+    misrouted = None if elsewhere.isna().any() else int(elsewhere.sum())
     cost = None
     if figures.cost_per_gpu_hour is not None:
         cost = figures.gpu_hours * figures.cost_per_gpu_hour
@@ -163,7 +165,9 @@ def fleet_summary(
             )
         },
         "misrouted_tokens": misrouted,
-        "misrouted_share": _ratio(misrouted, int(routed["prompt_tokens"].sum())),
+        "misrouted_share": None
+        if misrouted is None
+        else _ratio(misrouted, int(routed["prompt_tokens"].sum())),
         "duplicate_share": figures.duplicate_share,
         "duplicate_tokens": figures.duplicate_tokens,
         "view_age_s": spread(ages) if len(ages) else None,
