@@ -10,12 +10,13 @@ import numpy as np
 
 from kvsim.cache.block_pool import ENTERED, ENTERED_AGAIN
 from kvsim.cache.config import CacheConfig
-from kvsim.cache.content import GROUP_BITS, POSITION_BITS, Content, Ints
+from kvsim.cache.content import GROUP_BITS, NUMBER_BITS, Content, Ints
 from kvsim.cache.holders import Holders
 from kvsim.cache.manager import KVCache
 from kvsim.cache.manager import Sequence as CacheSequence
 from kvsim.cache.spec import FULL
 from kvsim.routing import Decider
+from kvsim.routing.contract import POSITION_BITS
 
 LOG_ENTRIES_A_BLOCK = 8
 """A step enters and removes a block twice at most (a request that is preempted gives back what it
@@ -149,8 +150,9 @@ class FleetCaches:
         keys, whats, times = log[:, (log[0] & ((1 << GROUP_BITS) - 1)) == self.holders.group]
         if not len(keys):
             return
-        position = ((keys >> GROUP_BITS) & ((1 << POSITION_BITS) - 1)) * self.holders.block_size
-        prefixes = (keys >> (POSITION_BITS + GROUP_BITS) << POSITION_BITS) | position
+        # A block's key says which block of its group it is, a router's how many tokens end there.
+        position = ((keys >> GROUP_BITS) & ((1 << NUMBER_BITS) - 1)) * self.holders.block_size
+        prefixes = (keys >> (NUMBER_BITS + GROUP_BITS) << POSITION_BITS) | position
         enters = (whats == ENTERED) | (whats == ENTERED_AGAIN)
         stored, removed = prefixes[enters].tolist(), prefixes[~enters].tolist()
         if stored and removed and not set(stored).isdisjoint(removed):
