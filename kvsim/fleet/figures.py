@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from kvsim.engine.link import LOAD, STORE
 from kvsim.fleet.caches import FleetCaches
 from kvsim.fleet.front import Front
 from kvsim.fleet.nodes import Life, Node, Nodes
-from kvsim.metrics.fleet import FleetFigures, ReplicaFigures
+from kvsim.metrics.fleet import FleetFigures, LinkFigures, ReplicaFigures
 from kvsim.metrics.records import TimelineLog
 from kvsim.metrics.summary import RunCounters
 from kvsim.metrics.tiers import TierFigures
@@ -48,10 +49,35 @@ def fleet_figures(
         num_dummy_steps=sum(g.pace.num_dummies for g in nodes.groups if g.pace is not None),
         gpu_hours=scenario.node.gpus * up_s / _SECONDS_AN_HOUR,
         cost_per_gpu_hour=scenario.node.cost_per_gpu_hour,
+        links=_links(scenario, lives),
     )
     total = add_counters([counters for _, _, counters in counted], end_s)
     total.num_blocks = sum(parts[0][2].num_blocks for parts in by_replica.values())
     return total, figures
+
+
+def _links(scenario: Scenario, lives: Sequence[tuple[Node, Life]]) -> list[LinkFigures]:
+    """What every link has carried, those of all lives of a replica together."""
+    carried: dict[tuple[int, int, str], LinkFigures] = {}
+    seen = set()
+    for node, life in lives:
+        for to, link in () if life.engine.tiers is None else life.engine.tiers.links:
+            if id(link) in seen:
+                continue
+            seen.add(id(link))
+            is_shared = link.spec.span == "node"
+            copies = 1 if is_shared else scenario.num_ranks
+            key = (node.number, -1 if is_shared else life.replica, to)
+            before = carried.get(key)
+            stored, loaded = (copies * link.carried_bytes(way) for way in (STORE, LOAD))
+            carried[key] = LinkFigures(
+                to,
+                node.number,
+                None if is_shared else life.replica,
+                stored + (0.0 if before is None else before.stored_bytes),
+                loaded + (0.0 if before is None else before.loaded_bytes),
+            )
+    return [carried[key] for key in sorted(carried)]
 
 
 def _up_s(node: Node, end_s: float) -> float:

@@ -6,7 +6,8 @@ from typing import Any
 
 from kvsim.cache.manager import KVCache
 from kvsim.cache.spec import MAX_BLOCKS
-from kvsim.offload.mooncake import MooncakeConnector, MooncakeStore
+from kvsim.offload.mooncake import MooncakeConnector
+from kvsim.offload.mooncake_store import MooncakeStore
 from kvsim.offload.transfers import Connector, Transfers
 from kvsim.verify.offload import TieredEngine, follow_engine
 from kvsim.verify.reading import Transcript
