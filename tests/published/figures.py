@@ -63,9 +63,7 @@ def of_burst(scenario: Scenario) -> dict[str, float]:
         ),
         "requests_per_s": len(requests) / spent_s,
         "ttft_mean_s": float(requests["ttft_s"].mean()),
-        "imbalance": float(summary["fleet"]["imbalance"]["requests"])
-        if isinstance(summary["fleet"].get("imbalance"), dict)
-        else 0.0,
+        "imbalance": float(summary["fleet"]["imbalance"]["requests"]),
     }
 
 
@@ -91,8 +89,10 @@ RUNS: dict[str, dict[str, Callable[[], dict[str, float]]]] = {
         for name, router in set_ups.SMG.items()
     },
     "agents": {
-        f"{12 * scale} GPUs": lambda scale=scale: of_burst(set_ups.agents(scale))
-        for scale in (1, 2, 3, 4, 5)
+        f"{12 * scale} GPUs, {scale * each} sessions": lambda scale=scale, each=each: of_burst(
+            set_ups.agents(scale, each)
+        )
+        for scale, each in ((1, 75), (5, 5))
     },
 }
 
