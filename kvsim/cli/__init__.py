@@ -19,6 +19,7 @@ from kvsim.cli import (
     catalog,
     compare,
     describe,
+    explain,
     find,
     model,
     new,
@@ -50,6 +51,7 @@ app.command()(run.run)
 app.command()(sweep.sweep)
 app.command()(find.find)
 app.command()(compare.compare)
+app.command()(explain.explain)
 app.command(help=plot.help_text())(plot.plot)
 app.command()(report.report)
 app.command()(validate.validate)

@@ -91,6 +91,13 @@ def _policies(runs: Runs, choices: _Choices) -> Any:
     return plots.policies_side_by_side(rows)
 
 
+def _misses(runs: Runs, choices: _Choices) -> Any:
+    from kvsim import plots
+    from kvsim.study.runs import mean_rows
+
+    return plots.missed_tokens(mean_rows(_beside(runs)))
+
+
 def _retention(runs: Runs, choices: _Choices) -> Any:
     from kvsim import plots
     from kvsim.study.probe import is_probe, read_probe
@@ -166,6 +173,7 @@ def _of_one(draw: Callable[[Any, RunResult, str], Any]) -> Callable[[Runs, _Choi
 _ONE = ("--run",)
 _KINDS: dict[str, _Kind] = {
     "policies": _Kind(_policies, "hits, TTFT, bytes stored or blocks evicted, a bar a run"),
+    "misses": _Kind(_misses, "why prompt tokens seen before were not found, a bar a run"),
     "hit-rate": _Kind(
         _hit_rate, "token hit rate over a capacity that was varied, with knees", ("--x",)
     ),

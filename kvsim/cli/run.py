@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvsim.cli.tables import Column, fitted
 from kvsim.cli.terminal import (
     Json,
     Only,
@@ -24,6 +25,9 @@ from kvsim.cli.terminal import (
 )
 from kvsim.errors import KvsimError
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 _MOST_TABLES = 4  # of replicas, one a variant
 
 
@@ -37,6 +41,10 @@ def run(
     ] = None,
     wide: Annotated[
         bool, typer.Option("--wide", help="All columns, however wide the terminal is.")
+    ] = False,
+    why: Annotated[
+        bool,
+        typer.Option("--why", help="Note why prompt tokens were missed, and show a table."),
     ] = False,
     ceiling: Annotated[
         bool,
@@ -60,7 +68,8 @@ def run(
     from kvsim.study.ceilings import with_ceiling
     from kvsim.study.side_by_side import run_side_by_side
 
-    loaded = load_scenario(scenario, settings)
+    noted = ["output.reasons=true"] if why else []
+    loaded = load_scenario(scenario, [*settings, *noted])
     variants = chosen_variants(loaded, only, scenario)
     out_dir = out if out is not None else Path("results") / loaded.name
     check_destination(out_dir, variants)
@@ -86,7 +95,7 @@ def run(
     if as_json and summaries:
         print_json({"variants": summaries})
     elif summaries:
-        _show(summaries, out_dir, wide)
+        _show(summaries, out_dir, wide, why=why)
     for text, names in failures.items():
         where = "" if len(names) == len(variants) else f"variants.{', '.join(names)}: "
         complain(KvsimError(f"{where}{text}"))
@@ -94,12 +103,16 @@ def run(
         raise typer.Exit(2)
 
 
-def _show(summaries: Mapping[str, Mapping[str, Any]], out_dir: Path, wide: bool) -> None:
+def _show(
+    summaries: Mapping[str, Mapping[str, Any]], out_dir: Path, wide: bool, *, why: bool
+) -> None:
     from kvsim.results.fleet_tables import fleet_lines, replica_table
     from kvsim.results.tables import notes_by_name, summary_table
 
     console = make_console()
     print_table(console, summary_table(summaries, None if wide else console.width))
+    if why:
+        _show_reasons(console, summaries, wide)
     for name, summary in summaries.items():
         fleet = summary.get("fleet")
         if fleet is None:
@@ -117,3 +130,13 @@ def _show(summaries: Mapping[str, Mapping[str, Any]], out_dir: Path, wide: bool)
     for warning in notes_by_name(warnings):
         console.print(f"Note: {warning}", style="yellow", highlight=False, markup=False)
     console.print(f"Results: {out_dir}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_reasons(console: Console, summaries: Mapping[str, Mapping[str, Any]], wide: bool) -> None:
+    """Why prompt tokens were missed, as shares of all prompt tokens."""
+    from kvsim.study.misses import miss_rows
+
+    console.print("Prompt tokens found, or why not (kvsim describe reasons):", highlight=False)
+    columns = [Column("variant", list(summaries), is_name=True)]
+    columns += [Column(header, cells) for header, cells in miss_rows(summaries).items()]
+    print_table(console, fitted(columns, None if wide else console.width))

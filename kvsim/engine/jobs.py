@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from kvsim.cache.manager import Hit, Sequence
 from kvsim.offload.transfers import Transfers
 from kvsim.workload.request import Request
@@ -20,6 +23,7 @@ class Job:
         hit: what its first admission found; None before.
         num_external: tokens beyond the hit that were loaded when it last got its blocks.
         num_stale: scheduled tokens that were in flight when it lost its blocks, and still are.
+        misses: why its first admission found no more, of `MissLedger.find`; None where nobody asks.
     """
 
     request: Request
@@ -28,6 +32,7 @@ class Job:
     hit: Hit | None = None
     num_external: int = 0
     num_stale: int = 0
+    misses: npt.NDArray[np.int64] | None = None
 
     @property
     def rank(self) -> tuple[int, float, str]:

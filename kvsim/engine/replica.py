@@ -13,12 +13,14 @@ from typing import Protocol
 import simpy
 
 from kvsim.cache.manager import Hit, KVCache
+from kvsim.cache.reasons import ELSEWHERE, LOST_BY_GROUP, NEVER_SEEN, SHARED_WITH, TAKER
 from kvsim.engine.carrying import Carrier
 from kvsim.engine.clock import Clock
 from kvsim.engine.hooks import IN_FLIGHT, Step, Ticket, Watcher
 from kvsim.engine.jobs import Job, StepPlan
 from kvsim.engine.reasons import too_large, why_never, why_no_longer
 from kvsim.engine.scheduler import Scheduler
+from kvsim.metrics.misses import Misses
 from kvsim.metrics.records import NO_UTILIZATION, RequestLog, RequestRecord, TimelineLog
 from kvsim.times.step_time import StepTimeParams, request_seconds
 from kvsim.workload.request import Request
@@ -446,9 +448,28 @@ class Replica:
         record.external_hit_tokens = job.num_external
         record.hit_tokens = hit.tokens
         record.full_hit_tokens = max(hit.tokens, hit.junction)
+        record.misses = self._misses(job, hit.tokens + record.cached_elsewhere_tokens)
         record.hit_ended, record.group_hit_tokens = why_no_longer(
             self.cache, record.prompt_tokens, hit
         )
+
+    def _misses(self, job: Job, num_elsewhere: int) -> Misses | None:
+        """Why its first admission found no more; None where that is not noted.
+
+        Args:
+            job: that is admitted.
+            num_elsewhere: leading tokens that some replica of the fleet has cached.
+        """
+        ledger, found = self.scheduler.misses, job.misses
+        if ledger is None or found is None:
+            return None
+        numbers = found[:LOST_BY_GROUP].tolist()
+        unseen = numbers[NEVER_SEEN]
+        there = num_elsewhere - (job.sequence.num_prompt - unseen)
+        numbers[ELSEWHERE] = min(unseen, max(0, there))
+        numbers[NEVER_SEEN] -= numbers[ELSEWHERE]
+        shared_with, taker = ledger.name(numbers[SHARED_WITH]), ledger.taker(numbers[TAKER])
+        return Misses(numbers, shared_with, taker, *ledger.by_group(found))
 
 
 def _trigger(event: simpy.Event) -> None:

@@ -16,6 +16,7 @@ from kvsim.cache.content import Content
 from kvsim.cache.holding import HeldBlocks
 from kvsim.cache.manager import KVCache
 from kvsim.cache.manager import Sequence as CacheSequence
+from kvsim.cache.misses import MissLedger
 from kvsim.engine.admission import Admission
 from kvsim.engine.jobs import Job, SchedulerConfig, StepPlan
 from kvsim.engine.stepping import (
@@ -54,7 +55,11 @@ class Scheduler(Admission):
     """Chunked prompts, preemption, one step in flight or two; see `Admission`."""
 
     def __init__(
-        self, cache: KVCache, config: SchedulerConfig, connector: Connector | None = None
+        self,
+        cache: KVCache,
+        config: SchedulerConfig,
+        connector: Connector | None = None,
+        misses: MissLedger | None = None,
     ) -> None:
         """Make a scheduler without requests.
 
@@ -62,8 +67,9 @@ class Scheduler(Admission):
             cache: made for at least ``config.max_in_flight_tokens``.
             config: what it goes by.
             connector: asked for hits in a tier, and told what is computed.
+            misses: asked why tokens were not hit.
         """
-        super().__init__(cache, config, connector)
+        super().__init__(cache, config, connector, misses)
         # With a connector that loads, a step in flight could still write to blocks given back.
         self._defers_frees = connector is not None and config.depth > 1
         self._held: deque[tuple[int, HeldBlocks]] = deque()  # and the step that has to end first
@@ -111,6 +117,8 @@ class Scheduler(Admission):
         """A request arrives."""
         job = Job(request, CacheSequence(request.content, request.num_prompt_tokens))
         self.waiting.add(job)
+        if self.misses is not None:
+            self.misses.register(job.sequence, request.request_id)
         if self.connector is not None:
             self.connector.arrive(
                 job.sequence, request.request_id, request.output_uid, self._end_tokens(request)
@@ -130,6 +138,8 @@ class Scheduler(Admission):
     def plan(self) -> StepPlan:
         """Schedule a step: blocks are taken, and it is in flight if it computes anything."""
         plan = StepPlan()
+        if self.misses is not None:
+            self.misses.make_room()
         batch = self._batch
         batch.meter[BUDGET] = self.config.max_num_batched_tokens
         threshold = self.config.long_prefill_token_threshold
@@ -145,10 +155,10 @@ class Scheduler(Admission):
             if blocked is not None and self._nothing_will_free:
                 self._give_up(blocked)
                 plan.stuck = blocked
-        if self.cache.has_states:
-            self._let_go_of_copies()
         if self.connector is not None:
             plan.transfers = self.connector.build([job.sequence for job, _ in self.scheduled()])
+        if self.cache.has_states:
+            self._let_go_of_copies()
         self.cache.check()
         plan.num_computing = launch(self.cache.arrays, batch, len(self.running))
         if self.config.prefill_schedule_interval > 1 and not defer_prefills:
@@ -252,6 +262,8 @@ class Scheduler(Admission):
         """
         if self.cache.has_states:
             self.cache.begin_step()  # with room for what its steps copy
+        if self.misses is not None:
+            self.misses.make_room()
         end_s, num_outcomes = decode_run(
             self.cache.arrays,
             params,
@@ -318,6 +330,8 @@ class Scheduler(Admission):
             self._stale[sequence.slot, int(row["serial"])] = job
         if self.connector is not None:
             self.connector.preempt(sequence)
+        if self.misses is not None:
+            self.misses.preempted(sequence)
         self._free(sequence)
         if num_output:
             sequence.content = Content.from_spans(

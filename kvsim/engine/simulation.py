@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import simpy
 
 from kvsim.cache.config import CacheConfig
 from kvsim.cache.manager import KVCache
+from kvsim.cache.misses import MissLedger
 from kvsim.cache.spec import MAMBA
 from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
@@ -224,6 +225,19 @@ def _table_warnings(params: StepTimeParams) -> tuple[str, ...]:
     )
 
 
+def forgotten_evictions(engines: Iterable[Engine]) -> tuple[str, ...]:
+    """That only the later evictions are remembered, where that is so."""
+    ledgers = [engine.replica.scheduler.misses for engine in engines]
+    num = sum(ledger.num_forgotten for ledger in ledgers if ledger is not None)
+    if not num:
+        return ()
+    return (
+        f"{num:,} evicted blocks are remembered no longer: tokens missed for want of them stand "
+        "under evicted_earlier, or where windows or states are kept here and there under "
+        "not_retained or no_state.",
+    )
+
+
 def simulate(
     scenario: Scenario,
     *,
@@ -247,7 +261,13 @@ def simulate(
     step_time = make_step_time(scenario)
     requests, timeline = RequestLog(), TimelineLog()
     engine = make_engine(
-        scenario, clock, step_time, requests, timeline=timeline, one_by_one=one_by_one
+        scenario,
+        clock,
+        step_time,
+        requests,
+        timeline=timeline,
+        one_by_one=one_by_one,
+        coarse_tokens=workload.block_tokens,
     )
     told = on_progress or (lambda share: None)
     feed(clock, workload, engine.replica, told)
@@ -257,8 +277,12 @@ def simulate(
     return Simulation(
         requests,
         timeline,
-        engine.counters(),
-        (*run_warnings(scenario, workload, step_time), *engine.replica.cache.notes),
+        replace(engine.counters(), missed_by_group=requests.missed_by_group()),
+        (
+            *run_warnings(scenario, workload, step_time),
+            *engine.replica.cache.notes,
+            *forgotten_evictions([engine]),
+        ),
     )
 
 
@@ -318,6 +342,7 @@ def make_engine(
     observer: Observer | None = None,
     connect: Callable[[KVCache], Tiers] | None = None,
     shared: SharedTiers | None = None,
+    coarse_tokens: int | None = None,
 ) -> Engine:
     """A replica as a scenario describes one, with a cold cache.
 
@@ -333,6 +358,7 @@ def make_engine(
         pace: lets its steps begin and end together with those of others.
         observer: looks at it before and after steps.
         shared: tiers that it uses together with others.
+        coarse_tokens: that an id of the trace stands for; None where content is exact.
         connect: makes what its connector goes to, in place of the scenario's tiers.
     """
     cache = make_cache(scenario, log_entries)
@@ -341,10 +367,14 @@ def make_engine(
         tiers = make_tiers(scenario, clock, cache, step_time, shared)
     else:
         tiers = connect(cache)
+    misses = None
+    if scenario.output.reasons and scenario.cache.enable_prefix_caching:
+        misses = MissLedger(cache, coarse_tokens)
     scheduler = Scheduler(
         cache,
         scheduler_config(scenario, cache.config.num_blocks),
         None if tiers is None else tiers.offloading.connector,
+        misses,
     )
     timeline = TimelineLog() if timeline is None else timeline
     replica = Replica(

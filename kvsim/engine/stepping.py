@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.cache.block_pool import FREE, log_fills, stamp, tell_time
+from kvsim.cache.block_pool import FREE, NOTED, log_fills, stamp, tell_time
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import (
     NOT_FIRST,
@@ -27,6 +27,7 @@ from kvsim.cache.coordinator import (
     cache_up_to,
     extend,
 )
+from kvsim.cache.ledger import has_room
 from kvsim.cache.state_blocks import allocate_hybrid
 from kvsim.cache.state_entry import cache_hybrid, next_chunk
 from kvsim.cache.state_tables import begin_step, let_go_of_copies
@@ -205,8 +206,6 @@ def launch(arrays: Arrays, batch: Batch, num_running: int) -> int:
         sequence = core.tables.sequences[batch.slots[i]]
         scheduled = batch.scheduled[i]
         if scheduled == 0:
-            if overlapping:
-                sequence.drafts = 0  # those of the step before are not made again
             continue
         sequence.in_flight += scheduled
         sequence.planned = batch.meter[PLANNED] + 1
@@ -305,9 +304,10 @@ def end_step(arrays: Arrays, batch: Batch) -> int:
             sequence.num_computed -= drafts - accepted
         outcome = FIRST_TOKEN if before == sequence.num_prompt else COMPUTED
         end = min(before + 1 + accepted, sequence.end_tokens)
+        sequence.num_computed -= before + 1 + accepted - end  # accepted beyond the end
         extend(arrays, slot, sequence.output_uid, end)
         if overlapping:
-            sequence.placeholders -= drafts - accepted + end - before
+            sequence.placeholders -= 1 + drafts
         else:
             sequence.drafts = batch.settings[NUM_DRAFTS]
         if core.rules[0].caching != 0 and (overlapping or drafts > 0):
@@ -412,9 +412,12 @@ def decode_run(
         if group.states != 0:  # a copy and a checkpoint besides
             most_blocks += num_running * (2 + group.num_drafts)
     num_outcomes = 0
+    noted = core.pool.totals[NOTED]
     while num_outcomes == 0:
         while meter[IN_FLIGHT] < settings[DEPTH]:
             if core.pool.totals[FREE] < most_blocks:
+                return now_s, 0
+            if noted != 0 and not has_room(noted):
                 return now_s, 0
             meter[BUDGET] = settings[MOST_TOKENS]
             if len(arrays) > NUM_ARRAYS:

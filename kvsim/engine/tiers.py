@@ -17,7 +17,7 @@ from kvsim.offload.connector import OffloadConnector
 from kvsim.offload.cpu_tier import ChunkTier
 from kvsim.offload.disk import DiskConnector
 from kvsim.offload.leases import LeaseRules
-from kvsim.offload.mooncake import MooncakeConnector
+from kvsim.offload.mooncake_states import store_connector
 from kvsim.offload.mooncake_store import MooncakeStore
 from kvsim.policies.chunks import chunk_bytes, num_chunks_in
 from kvsim.scenario import CpuOffload, MooncakeOffload, Scenario
@@ -246,7 +246,7 @@ class _StoreTier:
             ),
         )
         shared.store = self._store
-        self._connector = MooncakeConnector(cache, self._store)
+        self._connector = store_connector(cache, self._store)
         self.offloading = Offloading(
             clock,
             self._connector,

@@ -121,6 +121,8 @@ def add_counters(counters: Sequence[RunCounters], end_s: float) -> RunCounters:
         for field in fields(RunCounters):
             name = field.name
             value, more = getattr(total, name), getattr(one, name)
+            if value is None:
+                continue
             if name == "evicted_by_group":
                 value = [
                     [a + b for a, b in zip(x, y, strict=True)]

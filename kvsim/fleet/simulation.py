@@ -9,6 +9,7 @@ from kvsim.engine.feeding import call_at
 from kvsim.engine.simulation import (
     check_some_ran,
     feed,
+    forgotten_evictions,
     make_step_time,
     run_warnings,
 )
@@ -54,7 +55,15 @@ def simulate_fleet(
     step_time = make_step_time(scenario)
     requests = RequestLog()
     deciders, caches = make_routers(scenario)
-    nodes = Nodes(clock, scenario, step_time, requests, caches, one_by_one=one_by_one)
+    nodes = Nodes(
+        clock,
+        scenario,
+        step_time,
+        requests,
+        caches,
+        one_by_one=one_by_one,
+        coarse_tokens=workload.block_tokens,
+    )
     seed = int(stream(scenario.seed, "front").integers(2**62))
     front = Front(clock, nodes, deciders, requests, seed)
     for number in range(scenario.num_nodes):
@@ -67,12 +76,16 @@ def simulate_fleet(
     num_refused = front.num_refused + sum(life.engine.replica.num_refused for life in lives)
     check_some_ran(scenario, requests, num_refused)
     counters, figures = fleet_figures(scenario, nodes, front, caches)
+    counters.missed_by_group = requests.missed_by_group()
     return FleetSimulation(
         requests,
         [(life.replica, life.engine.timeline) for life in lives],
         counters,
         figures,
-        run_warnings(scenario, workload, step_time),
+        (
+            *run_warnings(scenario, workload, step_time),
+            *forgotten_evictions(life.engine for life in lives),
+        ),
     )
 
 

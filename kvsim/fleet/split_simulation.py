@@ -6,7 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kvsim.engine.clock import Clock
-from kvsim.engine.simulation import check_some_ran, feed, make_step_time, run_warnings
+from kvsim.engine.simulation import (
+    check_some_ran,
+    feed,
+    forgotten_evictions,
+    make_step_time,
+    run_warnings,
+)
 from kvsim.fleet.figures import add_counters, fleet_figures
 from kvsim.fleet.front import Front
 from kvsim.fleet.handoff import DecodeSide, Handoffs, PrefillSide
@@ -46,7 +52,14 @@ def simulate_split(
     ):
         deciders[side], caches = make_routers(pools[side], f"{side}-router")
         nodes[side] = Nodes(
-            clock, pools[side], times[side], log, caches, one_by_one=one_by_one, connect=connect
+            clock,
+            pools[side],
+            times[side],
+            log,
+            caches,
+            one_by_one=one_by_one,
+            connect=connect,
+            coarse_tokens=workload.block_tokens,
         )
     seeds = [int(stream(scenario.seed, f"{side}-front").integers(2**62)) for side in SIDES]
     front = SplitFront(
@@ -73,6 +86,7 @@ def simulate_split(
     handoffs.check_all_done()
     fronts = {"prefill": front.prefill, "decode": front}
     counters, figures = _figures(scenario, pools, nodes, fronts, handoffs)
+    counters.missed_by_group = requests.missed_by_group()
     return FleetSimulation(
         requests,
         [
@@ -88,6 +102,7 @@ def simulate_split(
                     *run_warnings(pools["prefill"], workload, times["prefill"]),
                     *run_warnings(pools["decode"], workload, times["decode"]),
                     *handoffs.warnings,
+                    *forgotten_evictions(life.engine for side in SIDES for life in lives[side]),
                 )
             )
         ),

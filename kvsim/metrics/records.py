@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvsim.metrics.misses import MISS_COLUMNS, Misses, MissLog
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -34,6 +36,7 @@ REQUEST_COLUMNS: dict[str, str] = {
     "full_hit_tokens": "reach of the longest group alone: the junction where it exceeds the hit",
     "refused": "why the request was refused; null for one that ran",
     "external_hit_tokens": "tokens beyond the hit that its first admission loaded from a tier",
+    **MISS_COLUMNS,
 }
 """Columns of `requests.parquet` in their order, each with its meaning (times in s, sizes in
 tokens)."""
@@ -87,6 +90,7 @@ class RequestRecord:
         preemptions: times it was preempted.
         refused: why it never ran.
         external_hit_tokens: tokens beyond the hit that were loaded from a tier, then.
+        misses: why no more was found, then; None where that is not noted.
         replica: of a fleet, the one that has it.
         resent: times it was sent again because its replica was lost.
         cached_elsewhere_tokens: see `FLEET_COLUMNS`.
@@ -107,6 +111,7 @@ class RequestRecord:
     preemptions: int = 0
     refused: str | None = None
     external_hit_tokens: int | None = None
+    misses: Misses | None = None
     replica: int | None = None
     resent: int = 0
     cached_elsewhere_tokens: int = 0
@@ -115,6 +120,7 @@ class RequestRecord:
         """It is sent again: what its lost replica did counts for nothing but its first token."""
         self.admitted_s = self.end_s = self.hit_tokens = self.full_hit_tokens = None
         self.group_hit_tokens = self.hit_ended = self.external_hit_tokens = self.replica = None
+        self.misses = None
         self.resent += 1
 
 
@@ -129,6 +135,7 @@ class RequestLog:
         self._hit_ended: list[str | None] = []
         self._refused: list[str | None] = []
         self._group_hit_tokens: dict[int, list[int]] = {}
+        self._misses = MissLog()
 
     def __len__(self) -> int:
         """Number of requests added."""
@@ -148,10 +155,15 @@ class RequestLog:
         self._request_ids.append(record.request_id)
         self._hit_ended.append(record.hit_ended)
         self._refused.append(record.refused)
+        self._misses.add(record.misses)
 
     def first_refusal(self) -> str | None:
         """Why the first refused request was refused, None where none was."""
         return next((reason for reason in self._refused if reason is not None), None)
+
+    def missed_by_group(self) -> dict[str, list[int]] | None:
+        """Missed tokens by KV cache group, see `MissLog.by_group`."""
+        return self._misses.by_group()
 
     def frame(self, *, fleet: bool = False) -> pd.DataFrame:
         """A row a request in order of arrival, with the columns of `REQUEST_COLUMNS`.
@@ -186,6 +198,7 @@ class RequestLog:
             "full_hit_tokens": _nullable(counts["full_hit_tokens"]),
             "refused": pd.Series(self._refused, dtype="str"),
             "external_hit_tokens": _nullable(counts["external_hit_tokens"]),
+            **self._misses.columns(),
         }
         if fleet:
             columns["replica"] = _nullable(counts["replica"])

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvsim.cache.block_pool import Ids, give_back_run, touch
-from kvsim.cache.content import GROUP_BITS, Ints, block_key, span_at
+from kvsim.cache.content import GROUP_BITS, Content, Ints, block_key, span_at
 from kvsim.cache.coordinator import Core
 from kvsim.cache.manager import KVCache, Sequence
 from kvsim.jit import njit
@@ -51,15 +51,17 @@ class _Job:
 
     Attributes:
         sequence: whose it is.
-        end: tokens that it saves up to; 0 for a load.
+        end: tokens that it saves up to; 0 for a load, and for states alone.
         keys: units to put.
         held: blocks that stay on the device until then, group after group.
+        is_load: it is one.
     """
 
     sequence: Sequence
     end: int
     keys: Ints
     held: Ids
+    is_load: bool = False
 
 
 _NO_KEYS: Ints = np.zeros(0, dtype=np.int64)
@@ -109,6 +111,7 @@ class MooncakeConnector:
         self._num_jobs = 0
         self._loads: list[TransferJob] = []
         self._loaded: list[Ints] = []
+        self._hit_unit = cache.alignment_tokens
         self._rules = cache.core.rules.copy()
         self._rules["caching"] = 1  # the store is looked up with the device's caching off as well
 
@@ -134,14 +137,15 @@ class MooncakeConnector:
     def match(self, sequence: Sequence, num_local: int) -> int | None:
         """Tokens that can be loaded beyond the local hit."""
         content = sequence.content
-        num_tokens, size = content.num_tokens, self._cache.alignment_tokens
+        num_tokens, size = content.num_tokens, self._hit_unit
         core = self._cache.core._replace(rules=self._rules)
         hit = self.store.longest_hit(core, content, num_tokens // size * size)
         if hit >= num_tokens:
             hit = self.store.longest_hit(core, content, (num_tokens - 1) // size * size)
         external = max(0, hit - num_local)
         if hit and self.store.leases is not None:
-            self._renew(sequence, hit)
+            for number in range(len(self._groups)):
+                self.store.look_up(self._keys_within(content, number, hit))
         if sequence not in self._asked:
             self._asked.add(sequence)
             self.external_queries += num_tokens - num_local
@@ -165,13 +169,19 @@ class MooncakeConnector:
             start = max(-(-num_local // group.block_size), first)
             indices = np.arange(start, (num_local + num_external) // group.block_size)
             found.append(self._keys(sequence, number, indices))
+        self._load(sequence, found)
+
+    def _load(self, sequence: Sequence, found: list[Ints]) -> None:
+        """Load units, given by group."""
         counts = [len(keys) for keys in found]
         keys = np.concatenate(found)
         fresh = keys[self.store.get(keys)] & ((1 << GROUP_BITS) - 1)
         for number, count in enumerate(counts):
             self.chunks_loaded[number] += count
             self.chunks_loaded_once[number] += int(np.count_nonzero(fresh == number))
-        self._loads.append(self._new_job(counts, _Job(sequence, 0, _NO_KEYS, _NO_BLOCKS)))
+        self._loads.append(
+            self._new_job(counts, _Job(sequence, 0, _NO_KEYS, _NO_BLOCKS, is_load=True))
+        )
         self._loaded.append(keys)
 
     def preempt(self, sequence: Sequence) -> None:
@@ -197,11 +207,7 @@ class MooncakeConnector:
         transfers = Transfers(loads=self._loads, loaded=self._loaded)
         self._loads, self._loaded = [], []
         rows, size = self._cache.core.tables.sequences, self._cache.alignment_tokens
-        # The engine tells its workers first of whoever starts, then comes back, then ran before.
-        admitted, self._admitted = self._admitted, []
-        admitted.sort(key=lambda sequence: self._requests[sequence].comes_back)
-        running = [sequence for sequence in scheduled if sequence not in admitted]
-        for sequence in admitted + running:
+        for sequence in self._in_order(scheduled):
             request = self._requests[sequence]
             computed = min(int(rows["num_computed"][sequence.slot]), request.prefill_tokens)
             end = computed // size * size
@@ -209,6 +215,12 @@ class MooncakeConnector:
                 self._save(sequence, request, end, transfers)
                 request.num_saved = end
         return transfers
+
+    def _in_order(self, scheduled: list[Sequence]) -> list[Sequence]:
+        """As the engine tells its workers: who starts, then who comes back, then who ran before."""
+        admitted, self._admitted = self._admitted, []
+        admitted.sort(key=lambda sequence: self._requests[sequence].comes_back)
+        return admitted + [sequence for sequence in scheduled if sequence not in admitted]
 
     def complete(self, numbers: Iterable[int]) -> list[Sequence]:
         """Jobs are done.
@@ -219,7 +231,7 @@ class MooncakeConnector:
         arrived = []
         for number in numbers:
             job = self._jobs.pop(number)
-            if not job.end:
+            if job.is_load:
                 arrived.append(job.sequence)
                 continue
             self.store.put(job.keys)
@@ -239,16 +251,15 @@ class MooncakeConnector:
             self.store.give_up(job.keys)
         self._jobs.clear()
 
-    def _renew(self, sequence: Sequence, num_tokens: int) -> None:
-        """A request's blocks are looked up, to the end of what was found."""
-        content = sequence.content  # it may have no row yet
-        for number, group in enumerate(self._groups):
-            indices = np.arange(num_tokens // group.block_size)
-            keys = np.zeros(len(indices), dtype=np.int64)
-            _write_keys(content.uids, content.ends, group.block_size, number, indices, keys)
-            self.store.look_up(keys)
-
     def _save(self, sequence: Sequence, request: _Request, end: int, transfers: Transfers) -> None:
+        """Save what a request has computed since its last save."""
+        found = self._to_save(sequence, request, end)
+        first = self._cache.core.tables.tables["first"][sequence.slot].tolist()
+        tables = [self._cache.block_table(sequence, g, first[g]) for g in range(len(self._groups))]
+        self._put(sequence, end, np.concatenate(found), np.concatenate(tables), transfers)
+
+    def _to_save(self, sequence: Sequence, request: _Request, end: int) -> list[Ints]:
+        """The units of a save, by group."""
         config = self._cache.config
         masks = store_masks(
             self._groups,
@@ -260,7 +271,6 @@ class MooncakeConnector:
             use_eagle=config.use_eagle,
         )
         found: list[Ints] = []
-        tables: list[Ids] = []
         for number, (group, mask) in enumerate(zip(self._groups, masks, strict=True)):
             start = -(-request.num_saved // group.block_size)
             if mask is None:
@@ -269,17 +279,19 @@ class MooncakeConnector:
                 indices = start + np.flatnonzero(mask)
             first = int(self._cache.core.tables.tables["first"][sequence.slot, number])
             indices = indices[indices >= first]  # the window has left those before
-            keys = self._keys(sequence, number, indices)
-            if sequence in self._no_room:
-                keys = keys[:0]
-            found.append(keys[self.store.wanted(keys)])
-            tables.append(self._cache.block_table(sequence, number, first))
-        wanted = np.concatenate(found)
-        held = np.concatenate(tables)
+            found.append(self._keys(sequence, number, indices))
+        return found
+
+    def _put(
+        self, sequence: Sequence, end: int, keys: Ints, held: Ids, transfers: Transfers
+    ) -> None:
+        """Put what the store lacks of some units; blocks are held until that is done."""
+        wanted = keys[:0] if sequence in self._no_room else keys[self.store.wanted(keys)]
         keys = wanted[: self.store.reserve(wanted)]
         if len(keys) < len(wanted):
             self._no_room.add(sequence)
-        counts = np.bincount(keys & ((1 << GROUP_BITS) - 1), minlength=len(found)).tolist()
+        groups = keys & ((1 << GROUP_BITS) - 1)
+        counts = np.bincount(groups, minlength=len(self._groups)).tolist()
         for number, count in enumerate(counts):
             self.chunks_stored[number] += count
         _hold(self._cache.core, held)
@@ -293,12 +305,20 @@ class MooncakeConnector:
         _write_keys(uids, ends, self._groups[group].block_size, group, indices, keys)
         return keys
 
+    def _keys_within(self, content: Content, group: int, num_tokens: int) -> Ints:
+        """The keys of a group's whole blocks of a prompt's beginning, which may have no row yet."""
+        size = self._groups[group].block_size
+        indices = np.arange(num_tokens // size)
+        keys = np.zeros(len(indices), dtype=np.int64)
+        _write_keys(content.uids, content.ends, size, group, indices, keys)
+        return keys
+
     def _new_job(self, counts: list[int], job: _Job) -> TransferJob:
         number = self._num_jobs
         self._num_jobs += 1
         self._jobs[number] = job
         name, blocks = self._requests[job.sequence].name, tuple(counts)
-        return TransferJob(number, name, job.end > 0, blocks, blocks, _NO_KEYS)
+        return TransferJob(number, name, not job.is_load, blocks, blocks, _NO_KEYS)
 
 
 @njit

@@ -24,6 +24,7 @@ from kvsim.cache.block_pool import (
 )
 from kvsim.cache.content import Content, Ints
 from kvsim.cache.coordinator import HIT, Core, flatten, longest_hit
+from kvsim.cache.hybrid import hybrid_hit
 from kvsim.jit import njit
 from kvsim.offload.leases import LeaseRules, Leases
 
@@ -152,7 +153,8 @@ class MooncakeStore:
         ends[-1] = max_tokens + 1  # a lookup leaves out the last token
         answer = np.zeros_like(core.answer)
         stored = core._replace(pool=self._pool, answer=answer)
-        longest_hit(flatten(stored), content.uids[: span + 1], ends)
+        find = longest_hit if core.states is None else hybrid_hit
+        find(flatten(stored), content.uids[: span + 1], ends)
         return int(answer[HIT])
 
     def _evict(self, *, is_short: bool) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from kvsim.plots.capacity import hit_rate_by_capacity
 from kvsim.plots.latency import tpot_distribution, ttft_by_rate, ttft_distribution
 from kvsim.plots.matrix import evictions, heat_map
+from kvsim.plots.misses import missed_tokens
 from kvsim.plots.policies import policies_side_by_side, retention_tradeoff
 from kvsim.plots.pool import pool_by_group, pool_by_state
 from kvsim.plots.reuse import trace_reuse
@@ -32,6 +33,7 @@ __all__ = [
     "evictions",
     "frame",
     "heat_map",
+    "missed_tokens",
     "hit_rate_by_capacity",
     "link_utilization",
     "policies_side_by_side",

@@ -92,6 +92,11 @@ def _run_plots(runs: Runs, best: str | None) -> Iterator[_Plot]:
             "Policies side by side: hit rate, TTFT, and what leaves the cache.",
             3,
         )
+    if "missed_tokens.never_seen" in runs.frame.columns and not findings.other_axes(runs.axes):
+        yield _Plot(
+            lambda ax: plots.missed_tokens(mean_rows(runs.frame), ax=ax),
+            "Why tokens were missed: prompt tokens seen before, found or why not.",
+        )
     if not results:
         return
     if all(is_probe(result) for result in results.values()):

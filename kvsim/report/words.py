@@ -10,6 +10,7 @@ from kvsim.errors import KvsimError
 from kvsim.report.markup import bullets, safe
 from kvsim.results.tables import NO_FIGURE, percent, seconds, short
 from kvsim.study import findings
+from kvsim.study.misses import miss_findings
 from kvsim.study.runs import Runs, labelled
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def findings_of(
         elif axis in findings.RATE_AXES:
             said += findings.rate_findings(frame, findings.RATE_AXES[axis])
     said += findings.tier_findings(labelled(runs.frame, others))
+    said += miss_findings(labelled(runs.frame, others))
     if len(runs.frame) == 1:
         said.insert(0, "One configuration was run, so there is nothing to choose between.")
     return said

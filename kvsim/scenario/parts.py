@@ -261,3 +261,8 @@ class Output(Section):
     timeline_interval_s: Annotated[Seconds, Field(gt=0)] = Field(
         default=1.0, description="simulated time between rows of timeline.parquet"
     )
+    reasons: bool = Field(
+        default=False,
+        description="note why each prompt token that was not hit was not; takes a quarter of the "
+        "run's time, and more where much is evicted",
+    )

@@ -9,7 +9,6 @@ from kvsim.capacity.requests import blocks_of_request, longest_in_pool
 from kvsim.errors import KvsimError, Problems, show
 from kvsim.policies.chunks import chunk_bytes, interval_problem, num_chunks_in
 from kvsim.policies.finding import find_policy
-from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
 from kvsim.policies.profiles import PROFILES, retention_problem
 from kvsim.scenario.fields import TOKENS_MAX
 from kvsim.scenario.files import PATH_KEYS, named_files, named_policies
@@ -18,6 +17,7 @@ from kvsim.scenario.keys import ScenarioKeys, derive_blocks
 from kvsim.scenario.model import NUM_GROUPS_MAX, CustomModel
 from kvsim.scenario.offload import CpuOffload
 from kvsim.scenario.pool_rules import each_pool, pool_problems
+from kvsim.scenario.state_rules import state_problems
 from kvsim.scenario.synthetic import SyntheticWorkload
 from kvsim.scenario.validation import Problem
 
@@ -92,36 +92,13 @@ def not_simulated(scenario: ScenarioKeys) -> Iterator[Problem]:
         text = f"has chunked local groups, which are planned but not simulated yet. {remedy}"
         yield Problem("model", text)
     if any(group.kind == "mamba" for group in groups):
-        yield from _states(scenario, remedy)
+        yield from state_problems(scenario)
     if len(scenario.model_spec.groups) > NUM_GROUPS_MAX:
         text = f"has {len(scenario.model_spec.groups)} groups, and at most {NUM_GROUPS_MAX} are"
         yield Problem("model", f"{text} simulated. {remedy}")
     if scenario.node.pipeline_parallel > 1:
         text = f"{scenario.node.pipeline_parallel} stages are not simulated yet. {remedy}"
         yield Problem("node.pipeline_parallel", text)
-
-
-def _states(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
-    """What keeps a model with state groups from being run."""
-    profile = scenario.engine.profile
-    if not PROFILES[profile].has_states:
-        known = ", ".join(name for name, other in PROFILES.items() if other.has_states)
-        text = f"{profile} is not known to run the model's states. Use {known}."
-        yield Problem("engine.profile", text, ("model",))
-    if scenario.offload is not None:
-        text = f"tiers for a model with states are not simulated yet. Leave it out. {remedy}"
-        yield Problem("offload", text, ("model",))
-    own = {"cache.retention": scenario.cache.retention is not None}
-    own["cache.free_queue"] = scenario.free_queue not in FREE_QUEUE_POLICIES
-    for place, is_own in own.items():
-        if is_own:
-            text = "policies are not told of states yet. Use what the engine has, or leave it out."
-            yield Problem(place, text, ("model",))
-    if scenario.cache.enable_prefix_caching and any(
-        group.one_state for group in scenario.model_spec.groups
-    ):
-        text = "none keeps no states to find. Set cache.enable_prefix_caching: false, or use align."
-        yield Problem("engine.mamba_cache_mode", text, ("cache.enable_prefix_caching", "model"))
 
 
 def missing_files(scenario: ScenarioKeys) -> list[Problem]:

@@ -400,7 +400,9 @@ CONFIGS: dict[str, Fields] = {
     },
     "kvsim-offload/1": {
         **_CACHE,
+        **_STATES,
         **_SCHEDULER,
+        "use_eagle": asked(FLAG, required=False),
         "chunks": asked(POSITIVE),
         "blocks_per_chunk": asked(POSITIVE),
         "eviction": asked(one_of(("lru", "arc"))),
@@ -409,6 +411,7 @@ CONFIGS: dict[str, Fields] = {
     },
     "kvsim-async/1": {
         **_CACHE,
+        **_STATES,
         **_SCHEDULER,
         "mode": asked(one_of(("sync", "async"))),
         "policy": asked(one_of(("fcfs", "priority"))),
@@ -419,7 +422,13 @@ CONFIGS: dict[str, Fields] = {
         "reserve_full_isl": asked(FLAG, required=False),
         "prefill_schedule_interval": asked(POSITIVE, required=False),
     },
-    "kvsim-mooncake/1": {**_CACHE, **_SCHEDULER, **_TRANSFER_TIMES},
+    "kvsim-mooncake/1": {
+        **_CACHE,
+        **_STATES,
+        **_SCHEDULER,
+        "use_eagle": asked(FLAG, required=False),
+        **_TRANSFER_TIMES,
+    },
 }
 """By format, the fields of the first line's `config`; `kvsim-masks/1` has none."""
 

@@ -13,7 +13,9 @@ SHARED = Path(__file__).parents[3] / "shared" / "oracle" / "transcripts"
 
 def transcripts(prefix: str = "") -> list[Path]:
     """The project's own transcripts, then those of a shared folder where there is one."""
-    own = sorted(OWN.glob(f"{prefix}*.jsonl.gz")) + sorted(OWN.glob(f"odd/{prefix}*.jsonl.gz"))
+    own = []
+    for folder in ("", "odd/", "state-tiers/"):
+        own += sorted(OWN.glob(f"{folder}{prefix}*.jsonl.gz"))
     names = {path.name for path in own}
     found = sorted(SHARED.glob(f"{prefix}*.jsonl.gz"))
     found += sorted(SHARED.glob(f"mooncake/{prefix}*.jsonl.gz"))
@@ -36,7 +38,7 @@ def with_states() -> list[Path]:
 
 def overlapping() -> list[Path]:
     """Recordings of asynchronous scheduling, drafts, priorities, and what each is compared with."""
-    own = sorted((OWN / "async").glob("*.jsonl.gz"))
+    own = sorted((OWN / "async").glob("*.jsonl.gz")) + sorted(OWN.glob("state-tiers/async-*"))
     names = {path.name for path in own}
     return own + [p for p in sorted((SHARED / "async").glob("*.gz")) if p.name not in names]
 

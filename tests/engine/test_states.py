@@ -163,8 +163,21 @@ def test_what_cannot_be_run() -> None:
             simulate(Scenario.from_data({**data, **other}))
         return str(caught.value)
 
-    text = refused(offload={"kind": "cpu", "capacity": "10 GiB"})
-    assert "offload: tiers for a model with states are not simulated yet. Leave it out" in text
+    text = refused(
+        offload={"kind": "cpu", "capacity": "10 GiB"}, cache={"enable_prefix_caching": False}
+    )
+    assert "offload: takes a model's states only where they are kept at boundaries" in text
+    text = refused(
+        offload={
+            "kind": "cpu",
+            "capacity": "10 GiB",
+            "below": {"capacity": "1 TiB", "link": "nvme-gen5-x4"},
+        },
+        engine={"prefix_match_unit": 16, "speculative": {"tokens": 1, "acceptance": 0.5}},
+    )
+    keys = "with keys every 16 tokens, so hits inside a block of states, yet"
+    assert f"offload.below: a disk is not simulated {keys}" in text
+    assert f"engine.speculative: drafts and a tier are not simulated {keys}" in text
     assert "engine.profile: vllm-0.32 is not known to run the model's states. Use vllm-0.33" in (
         refused(engine={"profile": "vllm-0.32"})
     )

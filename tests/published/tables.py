@@ -81,9 +81,6 @@ def part(kept: Figures) -> str:
         "| fleet | published hits | kvsim |",
         "|---|---|---|",
     ]
-    lines += [
-        f"| {name} | > 95% | {one['hit_rate']:.1%} |"
-        for name, one in sorted(agents.items())
-    ]
+    lines += [f"| {name} | > 95% | {one['hit_rate']:.1%} |" for name, one in sorted(agents.items())]
     lines += ["", *AGENTS_SAY, END]
     return "\n".join(lines) + "\n"

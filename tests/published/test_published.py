@@ -32,11 +32,9 @@ def test_the_document_shows_the_figures_of_the_full_runs() -> None:
 def test_the_full_runs_are_in_the_published_order() -> None:
     ladder, repeated = saved()["ladder"], saved()["prefix-repetition"]
     rates = {name: one["output_tokens_per_s"] for name, one in ladder.items()}
-    assert list(sorted(rates, key=lambda name: -rates[name]))[:2] == ["precise", "approximate"]
+    assert sorted(rates, key=lambda name: -rates[name])[:2] == ["precise", "approximate"]
     for lengths in ("256 + 128", "1024 + 512"):
-        robin, aware, events = (
-            repeated[f"{name}, {lengths}"]["hit_rate"] for name in set_ups.SMG
-        )
+        robin, aware, events = (repeated[f"{name}, {lengths}"]["hit_rate"] for name in set_ups.SMG)
         assert robin < min(aware, events)
 
 
