@@ -6,7 +6,14 @@ import math
 from dataclasses import dataclass
 
 from kvsim.cache.content import GROUP_BITS, NUMBER_BITS, POSITION_BITS
-from kvsim.cache.spec import FULL, MAMBA, MAX_BLOCKS, GroupSpec, scheduler_block_size
+from kvsim.cache.spec import (
+    CHUNKED_LOCAL,
+    FULL,
+    MAMBA,
+    MAX_BLOCKS,
+    GroupSpec,
+    scheduler_block_size,
+)
 from kvsim.policies.finding import Chosen
 from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
 from kvsim.policies.profiles import PROFILES, retention_problem
@@ -66,6 +73,7 @@ class CacheConfig:
         if not 1 <= len(self.groups) <= 1 << GROUP_BITS:
             raise ValueError(f"a model has 1 to {1 << GROUP_BITS} groups, not {len(self.groups)}")
         self._check_states()
+        self._check_chunks()
         if self.num_blocks < 2:
             raise ValueError(f"num_blocks {self.num_blocks} leaves none: block 0 is never used")
         if self.num_blocks > MAX_BLOCKS:
@@ -90,7 +98,7 @@ class CacheConfig:
             self.retention_interval,
             self.profile,
             scheduler_block_size(self.groups),
-            any(group.kind != FULL for group in self.groups),
+            any(group.kind not in (FULL, CHUNKED_LOCAL) for group in self.groups),
         )
         if problem:
             raise ValueError(f"retention_interval: {problem}")
@@ -114,6 +122,25 @@ class CacheConfig:
             sizes = ", ".join(str(group.block_size) for group in self.groups)
             raise ValueError(
                 f"prefix_match_unit {unit} does not divide the groups' blocks, {sizes}"
+            )
+
+    def _check_chunks(self) -> None:
+        """Refuse chunked local groups where the engine's lookup gives up on them."""
+        chunked = [group for group in self.groups if group.kind == CHUNKED_LOCAL]
+        if not chunked:
+            return
+        if any(group.kind == MAMBA for group in self.groups):
+            raise ValueError("chunked_local groups beside mamba groups are not simulated")
+        drops = self.use_eagle or not PROFILES[self.profile].has_key_lookahead
+        unflagged = not any(group.eagle for group in self.groups)
+        if (drops and any(group.eagle for group in chunked)) or (self.use_eagle and unflagged):
+            raise ValueError("a chunked_local group cannot drop a look-ahead block")
+        unit = scheduler_block_size(self.groups)
+        sizes = [group.block_size for group in chunked if group.block_size != unit]
+        if self.enable_caching and sizes:
+            raise ValueError(
+                f"a chunked_local group has blocks of {sizes[0]} tokens, and hits come in units "
+                f"of {unit}: give all groups blocks of one size"
             )
 
     @property

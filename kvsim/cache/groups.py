@@ -56,7 +56,8 @@ Bools = npt.NDArray[np.bool_]
 GROUP_ROW = np.dtype(
     [
         ("block_size", np.int64),
-        ("sliding_window", np.int64),  # 0 for full attention
+        ("sliding_window", np.int64),  # 0 for full attention; of chunks their tokens
+        ("chunked", np.int64),  # 1 where it begins anew at each multiple of its tokens
         ("num_to_resume", np.int64),  # blocks before a boundary, without look-ahead
         ("num_kept", np.int64),  # blocks of a run that is worth keeping, look-ahead included
         ("eagle", np.int64),  # 1 where the group drops a look-ahead block
@@ -168,8 +169,9 @@ def make_groups(
     ring = 0
     for index, spec in enumerate(specs):
         tokens = max_model_len + max_lookahead_tokens
-        if spec.sliding_window is not None:
-            tokens = min(tokens, spec.sliding_window + max_in_flight_tokens + max_lookahead_tokens)
+        window = spec.attention_chunk_size or spec.sliding_window
+        if window is not None:
+            tokens = min(tokens, window + max_in_flight_tokens + max_lookahead_tokens)
         elif spec.kind == MAMBA and not spec.one_state:  # left behind as by a window of one token
             tokens = min(tokens, 1 + max_in_flight_tokens + max_lookahead_tokens)
         # What is held at once covers at most so many tokens, cut by a block at either end: a window
@@ -183,7 +185,8 @@ def make_groups(
             num_kept = max(1, num_kept)
         rows[index] = (
             spec.block_size,
-            spec.sliding_window or 0,
+            window or 0,
+            spec.attention_chunk_size is not None,
             spec.blocks_to_resume,
             num_kept,
             index in eagle_groups,
@@ -315,6 +318,8 @@ def window_reach(
     Only boundaries that could be hits are looked at: a block that is missing rules out every
     boundary whose run would contain it. With ``drop`` the run ends one block behind the boundary.
     """
+    if groups[group].chunked != 0:
+        return _chunk_reach(pool, groups, group, uids, ends, max_tokens)
     size: int = groups[group].block_size
     ahead: int = groups[group].key_lookahead
     needed = max(1, groups[group].num_to_resume + int(drop))
@@ -344,6 +349,27 @@ def window_reach(
     return 0
 
 
+@njit_apart
+def _chunk_reach(
+    pool: Pool, groups: Rows, group: int, uids: Ints, ends: Ints, max_tokens: int
+) -> int:
+    """Tokens a chunked local spec can serve: its chunk's blocks from the left to the first miss.
+
+    The chunk is that of the bound. What lies before it nobody attends to: it counts as served.
+    """
+    size: int = groups[group].block_size
+    ahead: int = groups[group].key_lookahead
+    position: int = max_tokens // groups[group].sliding_window * groups[group].sliding_window
+    span = 0
+    while position + size <= max_tokens:
+        while ends[span] < position + size + ahead:
+            span += 1
+        if not is_cached(pool, groups, group, uids[span], position // size + 1):
+            break
+        position += size
+    return position
+
+
 @njit
 def collect_hit(pool: Pool, tables: Tables, slot: int, group: int, hit_tokens: int) -> int:
     """Write the blocks of a hit into a block table that holds nothing yet, without taking them.
@@ -358,6 +384,8 @@ def collect_hit(pool: Pool, tables: Tables, slot: int, group: int, hit_tokens: i
     size, ahead = row.block_size, row.key_lookahead
     num = (hit_tokens + row.beyond) // size
     first = 0 if row.sliding_window == 0 else max(0, num - row.num_to_resume)
+    if row.chunked != 0:
+        first = num_skipped(row, hit_tokens)
     tables.tables[slot, group].first = first
     idle = 0
     uids, ends = tables.spans[slot, 0], tables.spans[slot, 1]
@@ -433,15 +461,26 @@ def take_blocks(pool: Pool, tables: Tables, slot: int, group: int, num_tokens: i
 
 
 @njit
+def num_skipped(row: Any, num_computed_tokens: int) -> int:
+    """Positions of a table that the next token does not attend to; below 0 where there is none."""
+    if row.sliding_window == 0:
+        return 0
+    tokens: int = num_computed_tokens - row.sliding_window + 1
+    if row.chunked != 0:
+        tokens = num_computed_tokens // row.sliding_window * row.sliding_window
+    return tokens // int(row.block_size)
+
+
+@njit
 def leave_window(
     pool: Pool, tables: Tables, slot: int, group: int, num_computed_tokens: int
 ) -> None:
-    """Give back the blocks the window has left, newest first."""
+    """Give back the blocks the window, or the chunk, has left, newest first."""
     row = tables.groups[group]
     if row.sliding_window == 0:
         return
     table = tables.tables[slot, group]
-    end = min((num_computed_tokens - row.sliding_window + 1) // row.block_size, table.length)
+    end = min(num_skipped(row, num_computed_tokens), table.length)
     if end > table.first:
         if pool.totals[WATCHED] != 0:
             tell_holder(pool, tables.groups, group, tables.sequences[slot], 0)
@@ -461,7 +500,7 @@ def tell_holder(pool: Pool, groups: Rows, group: int, sequence: Any, offset: int
     ordered.note_holder(
         pool.totals[ORDERED],
         group,
-        SLIDING_WINDOW if row.sliding_window != 0 else FULL_ATTENTION,
+        SLIDING_WINDOW if row.sliding_window != 0 and row.chunked == 0 else FULL_ATTENTION,
         row.block_size,
         offset,
         row.num_kept,
@@ -522,7 +561,7 @@ def cache_blocks(
     if end <= start:
         return
     table.num_looked_at = end
-    if row.sliding_window == 0:
+    if row.sliding_window == 0 or row.chunked != 0:
         _enter_blocks(pool, tables, slot, group, start, end, True, kept)
         return
     junction = tables.sequences[slot].junction
@@ -574,7 +613,7 @@ def _ask_runs(
     address = pool.totals[RETAINED]
     cached = 0
     for other in range(len(tables.groups)):
-        if tables.groups[other].sliding_window != 0:
+        if tables.groups[other].sliding_window != 0 and tables.groups[other].chunked == 0:
             cached += pool.totals[CACHED_BY_GROUP + other]
     retained.describe_run(address, group, size, row.num_kept, sequence.num_prompt, cached)
     uids, ends = tables.spans[slot, 0], tables.spans[slot, 1]

@@ -16,7 +16,14 @@ from kvsim.cache.coordinator import (
     cache_computed,
     seat,
 )
-from kvsim.cache.groups import Tables, collect_hit, leave_window, note_hit, take_blocks
+from kvsim.cache.groups import (
+    Tables,
+    collect_hit,
+    leave_window,
+    note_hit,
+    num_skipped,
+    take_blocks,
+)
 from kvsim.jit import njit
 
 
@@ -101,11 +108,7 @@ def allocate_load(
 @njit
 def _num_skipped(tables: Tables, group: int, num_tokens: int) -> int:
     """Positions that a group's window has left once so many tokens are computed."""
-    row = tables.groups[group]
-    if row.sliding_window == 0:
-        return 0
-    left: int = max(0, num_tokens - row.sliding_window + 1) // row.block_size
-    return left
+    return max(0, num_skipped(tables.groups[group], num_tokens))
 
 
 @njit

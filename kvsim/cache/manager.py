@@ -694,15 +694,10 @@ class KVCache:
         return lacking
 
     def num_blocks_to_hold(self, num_tokens: int) -> int:
-        """Blocks that a sequence of so many computed tokens cannot do without."""
-        needed = 0
-        for group in self.config.groups:
-            blocks = -(-num_tokens // group.block_size)
-            if group.kind == MAMBA:  # the last state, and the one it is made from
-                needed += group.state_blocks(num_tokens, 1)
-            else:
-                needed += blocks if group.kind == FULL else min(blocks, group.blocks_to_resume)
-        return needed
+        """Blocks that a sequence of so many computed tokens cannot do without on its way there."""
+        chunks = [group.attention_chunk_size or num_tokens + 1 for group in self.config.groups]
+        ends = {num_tokens, *(num_tokens // chunk * chunk for chunk in chunks)}
+        return max(sum(group.least_held(end) for group in self.config.groups) for end in ends)
 
     def _num_states_to_admit(self, group: GroupSpec, num_tokens: int) -> int:
         """Blocks of states that a request takes at once; a chunk of all may export one."""

@@ -43,6 +43,7 @@ def group_spec(group: KVGroup) -> GroupSpec:
         group.draft_states,
         group.checkpoint_alignment,
         group.one_state,
+        group.attention_chunk_size,
     )
 
 

@@ -81,7 +81,7 @@ def session_blocks(model: Model, caching: Caching, num_tokens: int) -> SessionBl
     for group in model.groups:
         whole, last = _left(group, caching, num_tokens)
         left, end = left + whole, end + last
-        if group.kind == "full":
+        if group.kind in ("full", "chunked_local"):
             meanwhile += -(-num_tokens // group.block_size) - whole
         else:
             held = blocks_of_group(group, num_tokens, caching.max_in_flight_tokens)
@@ -98,8 +98,11 @@ def _left(group: KVGroup, caching: Caching, num_tokens: int) -> tuple[int, int]:
     # Blocks enter the cache up to whole units of hits only.
     full_blocks = num_tokens // unit * unit // size
     replay = (num_tokens - 1) // unit * unit
-    if group.kind in ("full", "chunked_local"):
+    if group.kind == "full":
         return full_blocks, replay // size
+    if group.attention_chunk_size is not None:
+        chunk = group.attention_chunk_size
+        return full_blocks, (replay - replay // chunk * chunk) // size
     if group.kind == "mamba":
         step = max(size, caching.step_tokens // size * size)
         interval = caching.retention_interval

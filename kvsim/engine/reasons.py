@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from kvsim.cache.manager import Hit, KVCache
-from kvsim.cache.spec import FULL, MAMBA, SLIDING_WINDOW
+from kvsim.cache.spec import CHUNKED_LOCAL, FULL, MAMBA, SLIDING_WINDOW
 from kvsim.workload.request import Request
 
-_KINDS = {FULL: "full attention", SLIDING_WINDOW: "sliding window", MAMBA: "states"}
+_KINDS = {
+    FULL: "full attention",
+    SLIDING_WINDOW: "sliding window",
+    CHUNKED_LOCAL: "chunked local",
+    MAMBA: "states",
+}
 
 
 def why_never(cache: KVCache, request: Request) -> str | None:

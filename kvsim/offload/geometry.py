@@ -49,6 +49,8 @@ def group_chunks(group: GroupSpec, blocks_per_chunk: int, dcp_world_size: int = 
     window = None
     if group.sliding_window is not None:
         window = -(-group.sliding_window // tokens)
+    elif group.attention_chunk_size is not None:  # as many as its first chunks together, at any hit
+        window = -(-group.attention_chunk_size // tokens)
     elif group.kind == MAMBA:
         window = 1
     return GroupChunks(tokens, window, group.sliding_window, group.eagle)

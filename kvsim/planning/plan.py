@@ -15,7 +15,7 @@ from kvsim.planning.fit import blocks_of_request, bytes_per_block, longest_that_
 from kvsim.planning.groups import Group, group_layers
 from kvsim.planning.layers import Layer
 from kvsim.planning.settings import Settings
-from kvsim.planning.specs import LATENT_KINDS, STATE, LayerSpec
+from kvsim.planning.specs import CHUNKED, LATENT_KINDS, STATE, LayerSpec
 from kvsim.planning.units import Units, resolve_units
 
 
@@ -178,7 +178,10 @@ def make_plan(config: Config, settings: Settings, given: Sequence[Layer] | None 
     sizes = resolve_block_sizes(config, found, settings, backend, max_model_len)
     specs = tuple(spec_of(layer, config, settings, backend, sizes) for layer in found)
     block_outer = backend.layout == BLOCK_OUTER
-    groups = group_layers(specs, block_outer=block_outer, hybrid_manager=settings.hybrid_manager)
+    # The engine has no look-ahead for chunks: a drafter turns its hybrid manager off.
+    chunked = bool(drafts) and any(spec.kind == CHUNKED for spec in specs)
+    hybrid = settings.hybrid_manager and not chunked
+    groups = group_layers(specs, block_outer=block_outer, hybrid_manager=hybrid)
     stages = _stages(own, drafts, _decoder_layers(config, own), settings.pipeline_parallel)
     lookahead = 1 if drafts and settings.enable_prefix_caching else 0
     return Plan(

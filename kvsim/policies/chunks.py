@@ -18,7 +18,7 @@ class Group(Protocol):
 
     @property
     def kind(self) -> str:
-        """``full``, ``sliding_window`` or ``mamba``."""
+        """``full``, ``sliding_window``, ``chunked_local`` or ``mamba``."""
 
     @property
     def block_size(self) -> int:
@@ -54,11 +54,13 @@ def interval_problem(
     if retention_interval < 0:
         return f"{retention_interval} is negative. Use 0, a positive number of tokens, or null."
     for number, group in enumerate(groups):
-        if group.kind not in ("sliding_window", "mamba"):
+        if group.kind == "full":
             continue
         unit = tokens_per_chunk(group, blocks_per_chunk, dcp_world_size)
         if retention_interval % unit:
-            kind = "Mamba" if group.kind == "mamba" else "sliding-window"
+            kind = {"mamba": "Mamba", "chunked_local": "chunked local"}.get(
+                group.kind, "sliding-window"
+            )
             return (
                 f"{retention_interval} is not a multiple of the chunk of group {number} ({kind}: "
                 f"{unit} tokens). Use 0, {unit}, {2 * unit}, ... or null, or fewer blocks a chunk."

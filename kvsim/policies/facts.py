@@ -29,7 +29,7 @@ NOT_GIVEN = -1
 
 BLOCK_FACTS: dict[str, str] = {
     "block": "id of the block",
-    "kind": "of its group: FULL_ATTENTION, SLIDING_WINDOW or STATE",
+    "kind": "of its group: FULL_ATTENTION (chunked local too), SLIDING_WINDOW or STATE",
     "group": "KV cache group",
     "cached": "1 where a lookup can find it; 0 only where the order asked for such blocks too",
     "tokens": "tokens of a block of its group",

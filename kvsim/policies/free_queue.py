@@ -37,7 +37,7 @@ PREPEND_UNCACHED_WINDOW = FreeQueuePolicy(
 PREPEND_UNCACHED = FreeQueuePolicy(
     "prepend-uncached",
     "as append, but uncached blocks leave before all others",
-    frozenset({"full", "sliding_window", "mamba"}),
+    frozenset({"full", "sliding_window", "chunked_local", "mamba"}),
 )
 
 FREE_QUEUE_POLICIES = {

@@ -118,7 +118,7 @@ def reachable_block_mask(
     """Which blocks of one group are worth keeping.
 
     Args:
-        kind: ``full``, ``sliding_window`` or ``mamba``.
+        kind: ``full``, ``sliding_window``, ``chunked_local`` or ``mamba``.
         start_block: first block looked at.
         end_block: block after the last one.
         block_size: tokens a block holds.
@@ -138,9 +138,10 @@ def reachable_block_mask(
     Raises:
         ValueError: an unknown kind, or a window group without its window.
     """
-    if kind not in ("full", "sliding_window", "mamba"):
-        raise ValueError(f"kind {kind!r} is none of full, sliding_window, mamba")
-    if kind == "full" or alignment_tokens is None:
+    if kind not in ("full", "sliding_window", "chunked_local", "mamba"):
+        known = "full, sliding_window, chunked_local, mamba"
+        raise ValueError(f"kind {kind!r} is none of {known}")
+    if kind in ("full", "chunked_local") or alignment_tokens is None:
         return None
     kept = np.zeros(max(0, end_block - start_block), dtype=np.bool_)
     if kind == "mamba":

@@ -29,12 +29,16 @@ NumExperts = Annotated[int, Field(ge=0, le=2**20)]
 class KVGroupConfig(Section):
     """One KV cache group of a custom model: layers that share a block table."""
 
-    kind: Literal["full", "sliding_window", "mamba"] = Field(
-        description="what its layers hold: full or sliding_window attention, or mamba states"
+    kind: Literal["full", "sliding_window", "chunked_local", "mamba"] = Field(
+        description="what its layers hold: full, sliding_window or chunked_local attention, or "
+        "mamba states"
     )
     block_size: Tokens = Field(description="tokens a block holds")
     sliding_window: Tokens | None = Field(
         default=None, description="window in tokens; for sliding_window groups, and only there"
+    )
+    attention_chunk_size: Tokens | None = Field(
+        default=None, description="tokens of a chunk; for chunked_local groups, and only there"
     )
     eagle: bool = Field(
         default=False,

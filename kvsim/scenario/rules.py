@@ -89,8 +89,7 @@ def not_simulated(scenario: ScenarioKeys) -> Iterator[Problem]:
     remedy = "`kvsim capacity` takes it."
     groups = scenario.model_spec.groups
     if any(group.kind == "chunked_local" for group in groups):
-        text = f"has chunked local groups, which are planned but not simulated yet. {remedy}"
-        yield Problem("model", text)
+        yield from _chunks(scenario, remedy)
     if any(group.kind == "mamba" for group in groups):
         yield from state_problems(scenario)
     if len(scenario.model_spec.groups) > NUM_GROUPS_MAX:
@@ -99,6 +98,33 @@ def not_simulated(scenario: ScenarioKeys) -> Iterator[Problem]:
     if scenario.node.pipeline_parallel > 1:
         text = f"{scenario.node.pipeline_parallel} stages are not simulated yet. {remedy}"
         yield Problem("node.pipeline_parallel", text)
+
+
+def _chunks(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
+    """What keeps a model with chunked local groups from being run; the engine's own limits."""
+    groups = scenario.model_spec.groups
+    chunked = [group for group in groups if group.kind == "chunked_local"]
+    if any(group.kind == "mamba" for group in groups):
+        text = "chunked local groups beside states are not simulated yet."
+        yield Problem("model", f"{text} {remedy}")
+    if scenario.drops_lookahead_block:
+        text = "has chunked local groups and a drafter for which hits drop a block: the engine"
+        remedied = f"{text} holds all layers as full attention then. Give the groups so."
+        yield Problem("model", remedied, ("engine.speculative",))
+    if scenario.offload is not None and scenario.offload.kind == "mooncake":
+        text = "a store for a model with chunked local groups is not simulated yet. Leave it out."
+        yield Problem("offload", f"{text} {remedy}", ("model",))
+    sizes = {group.block_size for group in groups}
+    if len(sizes) > 1 and scenario.cache.enable_prefix_caching:
+        listed = " and ".join(str(size) for size in sorted(sizes))
+        text = f"blocks of {listed} tokens: chunked local attention needs blocks of one size, or"
+        text = f"{text} cache.enable_prefix_caching: false."
+        yield Problem("model", text, ("engine.block_size",))
+    odd = [group for group in chunked if (group.attention_chunk_size or 0) % group.block_size]
+    for group in odd[:1]:
+        text = f"{group.block_size} does not divide the chunks of the model's attention"
+        place, about = "engine.block_size", ("model",)
+        yield Problem(place, f"{text} ({group.attention_chunk_size}). Use another.", about)
 
 
 def missing_files(scenario: ScenarioKeys) -> list[Problem]:
@@ -169,6 +195,16 @@ def _groups(model: CustomModel) -> Iterator[Problem]:
         elif group.kind != "sliding_window" and group.sliding_window is not None:
             text = f"{group.sliding_window} stands on a {group.kind} group, which has no window."
             yield Problem(place, f"{text} Leave it out, or use kind sliding_window.", about)
+        place = f"model.groups.{number}.attention_chunk_size"
+        chunk = group.attention_chunk_size
+        if group.kind == "chunked_local" and chunk is None:
+            yield Problem(place, "is missing. A chunked_local group needs its tokens.", about)
+        elif group.kind != "chunked_local" and chunk is not None:
+            text = f"{chunk} stands on a {group.kind} group, which has no chunks."
+            yield Problem(place, f"{text} Leave it out, or use kind chunked_local.", about)
+        elif chunk is not None and chunk % group.block_size:
+            text = f"{chunk} is not a multiple of the group's block_size ({group.block_size})."
+            yield Problem(place, f"{text} Use one that is.", about)
         if group.kind != "mamba" and group.checkpoint_alignment is not None:
             place = f"model.groups.{number}.checkpoint_alignment"
             text = f"stands on a {group.kind} group, which has no states. Leave it out."
@@ -210,7 +246,7 @@ def _retention(scenario: ScenarioKeys) -> Iterator[Problem]:
         interval,
         scenario.engine.profile,
         unit,
-        any(group.kind != "full" for group in scenario.model_spec.groups),
+        any(group.kind in ("sliding_window", "mamba") for group in scenario.model_spec.groups),
     )
     if problem is not None:
         yield Problem(place, problem, ("model", "engine.profile"))

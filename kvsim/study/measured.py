@@ -192,7 +192,10 @@ class Point:
         used = weights.dense_bytes + weights.head_bytes * 2 + weights.expert_bytes
         room = gpu.hbm_bytes * _UTILIZATION - used - _RESERVE_BYTES
         held = [
-            (group.bytes_per_block / group.block_size, group.sliding_window or UNCAPPED_TOKENS)
+            (
+                group.bytes_per_block / group.block_size,
+                group.sliding_window or group.attention_chunk_size or UNCAPPED_TOKENS,
+            )
             if group.kind != "mamba"
             else (float(group.bytes_per_block), 1)
             for group in model.groups

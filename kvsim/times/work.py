@@ -211,7 +211,9 @@ def kv_reads(model: Model) -> tuple[KVRead, ...]:
         KVRead(
             name=group.name or f"group {place}",
             bytes_per_context_token=group.bytes_per_block / group.block_size,
-            max_context_tokens=group.block_size if group.kind == "mamba" else group.sliding_window,
+            max_context_tokens=group.block_size
+            if group.kind == "mamba"
+            else group.sliding_window or group.attention_chunk_size,
         )
         for place, group in enumerate(model.groups)
         if group.bytes_per_block is not None

@@ -72,6 +72,7 @@ def cache_config(
                 group.get("speculative_blocks", 0),
                 group.get("checkpoint_alignment"),
                 group.get("mode") == "none",
+                group.get("attention_chunk_size"),
             )
             for group in config["groups"]
         )

@@ -219,11 +219,12 @@ _MOONCAKE: dict[str, Fields] = {
     },
 }
 
-_GROUP_KINDS = one_of(("full", "sliding_window", "mamba"))
+_MASK_KINDS = one_of(("full", "sliding_window", "mamba"))
+_GROUP_KINDS = one_of(("full", "sliding_window", "chunked_local", "mamba"))
 
 _MASKS: dict[str, Fields] = {
     "mask": {
-        "kind": asked(_GROUP_KINDS),
+        "kind": asked(_MASK_KINDS),
         "block_size": asked(POSITIVE),
         "start_block": asked(COUNT),
         "end_block": asked(whole_number(0, MAX_BLOCKS)),
@@ -331,6 +332,7 @@ GROUP: Fields = {
     "block_size": asked(POSITIVE),
     "sliding_window": asked(POSITIVE, required=False),
     "eagle": asked(FLAG, required=False),
+    "attention_chunk_size": asked(POSITIVE, required=False),
     "checkpoint_alignment": asked(or_null(POSITIVE), required=False),
     "speculative_blocks": asked(whole_number(0, 64), required=False),
     "mode": asked(one_of(("align", "none")), required=False),

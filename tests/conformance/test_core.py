@@ -131,4 +131,4 @@ def test_all_kinds_of_recordings_are_part_of_the_project() -> None:
         "ai-dynamo-runtime 1.6.1",
         "sglang-router 0.3.2",
     }
-    assert sum(path.stat().st_size for path in OWN.glob("**/*.gz")) < 2**20
+    assert sum(path.stat().st_size for path in OWN.glob("**/*.gz")) < 5 * 2**18

@@ -13,9 +13,8 @@ SHARED = Path(__file__).parents[3] / "shared" / "oracle" / "transcripts"
 
 def transcripts(prefix: str = "") -> list[Path]:
     """The project's own transcripts, then those of a shared folder where there is one."""
-    own = []
-    for folder in ("", "odd/", "state-tiers/"):
-        own += sorted(OWN.glob(f"{folder}{prefix}*.jsonl.gz"))
+    folders = ("", "odd/", "chunked/", "state-tiers/")
+    own = [path for folder in folders for path in sorted(OWN.glob(f"{folder}{prefix}*.jsonl.gz"))]
     names = {path.name for path in own}
     found = sorted(SHARED.glob(f"{prefix}*.jsonl.gz"))
     found += sorted(SHARED.glob(f"mooncake/{prefix}*.jsonl.gz"))

@@ -41,7 +41,10 @@ DSV4_SMALL = (
 @st.composite
 def groups(draw: st.DrawFn) -> tuple[GroupSpec, ...]:
     """One to five groups; the block sizes share many divisors, as in real models."""
-    if draw(st.integers(0, 3)) == 0:
+    kind = draw(st.integers(0, 4))
+    if kind == 4:
+        return draw(chunked_groups())
+    if kind == 0:
         found = list(DSV4_SMALL)
     else:
         found = [
@@ -67,6 +70,24 @@ def groups(draw: st.DrawFn) -> tuple[GroupSpec, ...]:
 
 
 @st.composite
+def chunked_groups(draw: st.DrawFn) -> tuple[GroupSpec, ...]:
+    """Chunked local groups, as a rule beside full attention and now and then beside a window.
+
+    All have blocks of one size, and at most full attention drops a look-ahead block.
+    """
+    size = draw(st.sampled_from((1, 2, 4, 8)))
+    chunks = draw(st.lists(st.sampled_from((1, 2, 2, 3, 6)), min_size=1, max_size=3))
+    found = [
+        GroupSpec("chunked_local", size, attention_chunk_size=size * blocks) for blocks in chunks
+    ]
+    if draw(st.integers(0, 3)):
+        found.append(GroupSpec("full", size, eagle=draw(st.booleans())))
+    if draw(st.integers(0, 3)) == 0:
+        found.append(GroupSpec("sliding_window", size, draw(st.integers(1, 40))))
+    return tuple(draw(st.permutations(found)))
+
+
+@st.composite
 def caches(draw: st.DrawFn) -> CacheConfig:
     """A small cache of any profile and policy."""
     chosen = draw(groups())
@@ -77,10 +98,12 @@ def caches(draw: st.DrawFn) -> CacheConfig:
     intervals: list[int | None] = [None]
     if profile != "vllm-0.22":
         intervals.append(0)
-        if any(group.kind != "full" for group in chosen):
+        if any(group.kind == "sliding_window" for group in chosen):
             intervals += [unit, 2 * unit, 3 * unit]
     max_model_len = draw(st.sampled_from((max(40, unit * 8), 200)))
     whole = sum(-(-max_model_len // group.block_size) for group in chosen)
+    has_chunks = any(group.kind == "chunked_local" for group in chosen)
+    can_drop = not has_chunks or any(group.eagle for group in chosen)
     return CacheConfig(
         num_blocks=2 + whole * draw(st.integers(1, 10)) // 4,
         groups=chosen,
@@ -88,7 +111,7 @@ def caches(draw: st.DrawFn) -> CacheConfig:
         max_in_flight_tokens=draw(st.integers(4, 80)),
         retention_interval=draw(st.sampled_from(intervals)),
         enable_caching=draw(st.integers(0, 9)) > 0,
-        use_eagle=draw(st.booleans()),
+        use_eagle=can_drop and draw(st.booleans()),
         profile=profile,
         free_queue=draw(
             st.sampled_from((None, None, "append", "prepend-uncached-window", "prepend-uncached"))

@@ -22,6 +22,7 @@ class Spec(Protocol):
     kind: str
     block_size: int
     sliding_window: int | None
+    attention_chunk_size: int | None
     eagle: bool
 
 
@@ -149,9 +150,10 @@ class SlowCache:
         self.num_evicted = 0
 
     def _group_by_spec(self) -> list[tuple[list[int], bool]]:
-        found: dict[tuple[str, int, int | None], list[int]] = {}
+        found: dict[tuple[str, int, int | None, int | None], list[int]] = {}
         for i, g in enumerate(self.groups):
-            found.setdefault((g.kind, g.block_size, g.sliding_window), []).append(i)
+            key = g.kind, g.block_size, g.sliding_window, g.attention_chunk_size
+            found.setdefault(key, []).append(i)
         ordered = sorted(found.items(), key=lambda item: item[0][0] != "full")
         return [(members, bool(self.dropping & set(members))) for _, members in ordered]
 
@@ -236,6 +238,8 @@ class SlowCache:
         spec = self.groups[members[0]]
         if spec.kind == "full":
             rows, length = self._reach_full(seq, members, limit, drop)
+        elif spec.kind == "chunked_local":
+            rows, length = self._reach_chunk(seq, members, limit)
         else:
             rows, length = self._reach_window(seq, members, limit, drop)
         return rows, length
@@ -267,6 +271,20 @@ class SlowCache:
         length -= length % self.hit_unit
         del columns[length // size :]
         return [[c[k] for c in columns] for k in range(len(members))], length
+
+    def _reach_chunk(
+        self, seq: Request, members: list[int], limit: int
+    ) -> tuple[list[list[Block]], int]:
+        """Nothing before the chunk of the limit is needed; of that chunk the beginning."""
+        size = self.groups[members[0]].block_size
+        first = skipped(self.groups[members[0]], limit) // size
+        columns = [[self.null] * len(members) for _ in range(first)]
+        while (len(columns) + 1) * size <= limit:
+            column = self._cached(seq, members, len(columns))
+            if column is None:
+                break
+            columns.append(column)
+        return [[c[k] for c in columns] for k in range(len(members))], len(columns) * size
 
     def _reach_window(
         self, seq: Request, members: list[int], limit: int, drop: bool
@@ -360,6 +378,9 @@ class SlowCache:
             if capped and spec.sliding_window is not None:
                 held = min(spec.sliding_window - 1 + self.max_in_flight_tokens, self.max_model_len)
                 blocks = min(blocks, ceil_div(held, spec.block_size) + 1)
+            if capped and spec.attention_chunk_size is not None:
+                held = spec.attention_chunk_size + self.max_in_flight_tokens
+                blocks = min(blocks, ceil_div(min(held, self.max_model_len), spec.block_size))
             gone = skipped(spec, computed) // spec.block_size
             needed += max(0, blocks - max(gone, len(seq.tables[g]) + len(hits[g])))
             needed += sum(b is not self.null and b.refs == 0 for b in hits[g][gone:])
@@ -443,7 +464,7 @@ class SlowCache:
 
     def _worth_keeping(self, seq: Request, g: int, i: int) -> bool:
         spec = self.groups[g]
-        if spec.kind == "full":
+        if spec.kind in ("full", "chunked_local"):
             return True
         eagle = self.has_eagle[g]
         if not self.profile.masks_follow_eagle:
@@ -465,7 +486,8 @@ class SlowCache:
     def _give_back(self, g: int, blocks: list[Block]) -> None:
         """Give blocks back in the order in which they should be evicted."""
         prepends = self.free_queue_order == "prepend-uncached" or (
-            self.free_queue_order == "prepend-uncached-window" and self.groups[g].kind != "full"
+            self.free_queue_order == "prepend-uncached-window"
+            and self.groups[g].kind == "sliding_window"
         )
         head, tail = [], []
         for block in blocks:
@@ -520,6 +542,8 @@ class SlowCache:
 
 def skipped(spec: Spec, computed: int) -> int:
     """Tokens that the next token's attention cannot see."""
+    if spec.attention_chunk_size is not None:
+        return computed // spec.attention_chunk_size * spec.attention_chunk_size
     if spec.sliding_window is None:
         return 0
     return max(0, computed - spec.sliding_window + 1)

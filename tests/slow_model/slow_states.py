@@ -26,6 +26,7 @@ class StateSpec(Protocol):
     kind: str
     block_size: int
     sliding_window: int | None
+    attention_chunk_size: int | None
     eagle: bool
     num_drafts: int
     checkpoint_alignment: int | None
