@@ -35,13 +35,14 @@ REPEATED = {
 }
 REPEATED_SAYS = (
     "The order is held: round robin finds least, the tree of its own decisions at least as much as",
-    "events, which are blind to what is being computed. The rates depend on lengths that are not",
-    "published. Without eviction a prefix is found by 2 of 3 requests on one worker and by 0.89 of",
-    "3 by chance on three, a ratio of 0.44 whatever the lengths; the published 0.66 is higher, so",
-    "there the cache-aware runs lost more than half of what they could find, which we cannot place",
-    "(the pool is not published, and its engine, TokenSpeed, is not modelled). Round robin at 11.6",
-    "a second with a median TTFT of 0.14 s and a p99 of 105 s is one stuck worker of three; here",
-    "all three keep up with short answers, and none with long ones.",
+    "events, which are blind to what is being computed. Round robin's rate is near with the",
+    "benchmark's own lengths; **the cache-aware ones are not held**. Without eviction 2 of 3",
+    "requests find their prefix on one worker, and 0.89 of 3 by chance on three: a ratio of 0.44",
+    "whatever the lengths. The published 0.66 is higher, so the cache-aware runs there lost a",
+    "third or more of what they could find. Why cannot be told: neither the pool nor the lengths are",
+    "published, and its engine, TokenSpeed, is not modelled. Round robin at 11.6 a second with a",
+    "median TTFT of 0.14 s and a p99 of 105 s looks like one stuck worker of three; here all three",
+    "keep up with short answers, and none with long ones.",
 )
 AGENTS_SAY = (
     "Held: counting gives 95.6% where answers are not put in the store (as the engine's default),",
