@@ -311,16 +311,16 @@ def test_what_was_evicted_is_remembered() -> None:
         (FULL_ATTENTION, NO_BOUNDARY, 1, 140.0),  # found again: a stay more
         (SLIDING_WINDOW, REPLAY, 0, 100.0),
         (SLIDING_WINDOW, INTERVAL, 0, 60.0),  # passed: a stay less
-        (SLIDING_WINDOW, INTERVAL, 1, 60.0),  # the turn that resumed from it has passed it
+        (SLIDING_WINDOW, INTERVAL, 1, 80.0),  # the turn that resumed there has passed it
         (SLIDING_WINDOW, INTERVAL, 2, 140.0),  # prompts branch here
         (STATE, JUNCTION, 1, 140.0),
     ],
 )
 def test_earned(kind: int, boundary: int, num_hits: int, score: float) -> None:
     block = SimpleNamespace(
-        kind=kind, boundary=boundary, num_hits=num_hits, now_s=100.0, floor=60.0
+        kind=kind, boundary=boundary, num_hits=num_hits, now_s=100.0, floor=60.0, end_tokens=4096
     )
-    found = find_policy("free_queue", "earned")
+    found = find_policy("free_queue", {"name": "earned", "credit": 1})
     assert found.policy.function(block, *found.parameters) == score
-    nothing = find_policy("free_queue", {"name": "earned", "discount": 0, "credit": 0})
+    nothing = find_policy("free_queue", {"name": "earned", "discount": 0})
     assert nothing.policy.function(block, *nothing.parameters) == 100.0
