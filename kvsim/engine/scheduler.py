@@ -3,6 +3,8 @@
 Knows no time: a step is planned and put in flight, and later ended. What the engine's synchronous
 and its asynchronous scheduler do, with chunked prompts and with draft tokens, this one does in the
 same order.
+
+One file because a step's parts share its budget and its plan, in the engine's order.
 """
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ class FleetCounts:
         duplicate_share: see `FleetFigures`, as the next three.
         duplicate_tokens: at the end.
         ages_s: of counts.
+        events_after_s: see `FleetFigures`.
         num_dummy_steps: of ranks.
     """
 
@@ -72,6 +73,7 @@ class FleetCounts:
     duplicate_share: float | None
     duplicate_tokens: int | None
     ages_s: Sequence[float]
+    events_after_s: float | None
     num_dummy_steps: int
 
 
@@ -84,6 +86,7 @@ def count_fleet(scenario: Scenario, nodes: Nodes, front: Front, caches: FleetCac
         caches.mean_duplicate_share,
         caches.num_duplicate_tokens,
         front.ages_s,
+        front.sees.events_after_s,
         sum(g.pace.num_dummies for g in nodes.groups if g.pace is not None),
     )
 
@@ -123,6 +126,7 @@ def fleet_figures(
         duplicate_share=counted.duplicate_share,
         duplicate_tokens=counted.duplicate_tokens,
         ages_s=counted.ages_s,
+        events_after_s=counted.events_after_s,
         num_lost=sum(event.lose is not None for event in events),
         num_dummy_steps=counted.num_dummy_steps,
         gpu_hours=scenario.node.gpus * up_s / _SECONDS_AN_HOUR,

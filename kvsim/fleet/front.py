@@ -13,7 +13,7 @@ from kvsim.engine.feeding import call_at
 from kvsim.errors import KvsimError
 from kvsim.fleet.nodes import Node, Nodes
 from kvsim.metrics.records import RequestLog, RequestRecord
-from kvsim.routing import Decider, RoutedRequest
+from kvsim.routing import Decider, RoutedRequest, Sees
 from kvsim.workload.request import Request
 
 PUBLISHED_S = 0.001
@@ -123,7 +123,7 @@ class Front:
         self._waiting: list[Sent] = []
         self._num_coming = 0
         self._last_loss = ""
-        sees = deciders[0].router.sees
+        sees = self.sees
         self._scraped_every_s = sees.scraped_every_s
         self._sees_counts = sees.published or sees.scraped_every_s is not None
         self._is_scraping = False
@@ -131,6 +131,11 @@ class Front:
         self._published: list[tuple[float, int, tuple[int, int, float]]] = []
         if sees.published:
             nodes.on_counts = self._publish
+
+    @property
+    def sees(self) -> Sees:
+        """What routers are shown."""
+        return self._deciders[0].router.sees
 
     @property
     def targets(self) -> list[int]:

@@ -121,6 +121,7 @@ def _together(runs: Sequence[NodesRun]) -> NodesRun:
             None,
             None,
             first.ages_s,
+            first.events_after_s,
             sum(run.counted.num_dummy_steps for run in runs),
         ),
         runs[0].warnings,

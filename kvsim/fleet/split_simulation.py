@@ -171,15 +171,19 @@ def _figures(
         num_nodes=ahead.num_nodes + behind.num_nodes,
         router=", ".join(pools[side].router[0] for side in SIDES),
         replicas=[
-            *(replace(one, pool="prefill") for one in ahead.replicas),
+            *(
+                replace(one, pool="prefill", bytes_handed_over=moved)
+                for one, moved in zip(ahead.replicas, sides["prefill"].link_bytes, strict=True)
+            ),
             *(
                 replace(
                     one,
                     replica=one.replica + first,
                     node=one.node + ahead.num_nodes,
                     pool="decode",
+                    bytes_handed_over=moved,
                 )
-                for one in behind.replicas
+                for one, moved in zip(behind.replicas, sides["decode"].link_bytes, strict=True)
             ),
         ],
         duplicate_tokens=None

@@ -1,4 +1,7 @@
-"""The fields of each transcript format: what a line must hold, and which of it is an answer."""
+"""The fields of each transcript format: what a line must hold, and which of it is an answer.
+
+One file because the formats share most of their fields.
+"""
 
 from __future__ import annotations
 
