@@ -17,6 +17,7 @@ from kvsim.cache.spec import MAMBA
 from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import Server, SessionFeeder
+from kvsim.engine.hooks import Ticket
 from kvsim.engine.jobs import SchedulerConfig
 from kvsim.engine.replica import Observer, Pace, Replica
 from kvsim.engine.scheduler import Scheduler
@@ -297,6 +298,12 @@ class Engine:
     replica: Replica
     tiers: Tiers | None
     timeline: TimelineLog
+
+    def lose(self) -> list[Ticket]:
+        """It fails now; answers the requests it had."""
+        if self.tiers is not None:
+            self.tiers.lose()
+        return self.replica.lose()
 
     def counters(self, since_s: float = 0.0) -> RunCounters:
         """What it has counted so far, from the start of its clock."""

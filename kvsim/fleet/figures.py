@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
+from kvsim.engine.link import LOAD, STORE
 from kvsim.fleet.caches import FleetCaches
 from kvsim.fleet.front import Front
 from kvsim.fleet.nodes import Life, Node, Nodes
-from kvsim.metrics.fleet import FleetFigures, ReplicaFigures
+from kvsim.metrics.fleet import FleetFigures, LinkFigures, ReplicaFigures
 from kvsim.metrics.records import TimelineLog
 from kvsim.metrics.summary import RunCounters
 from kvsim.metrics.tiers import TierFigures
@@ -64,8 +65,9 @@ class FleetCounts:
         duplicate_share: see `FleetFigures`, as the next three.
         duplicate_tokens: at the end.
         ages_s: of counts.
-        events_after_s: see `FleetFigures`.
+        events_after_s: how late routers learn what caches hold, or None.
         num_dummy_steps: of ranks.
+        links: what each has carried.
     """
 
     lives: list[LifeCounts]
@@ -75,6 +77,7 @@ class FleetCounts:
     ages_s: Sequence[float]
     events_after_s: float | None
     num_dummy_steps: int
+    links: list[LinkFigures]
 
 
 def count_fleet(scenario: Scenario, nodes: Nodes, front: Front, caches: FleetCaches) -> FleetCounts:
@@ -88,6 +91,7 @@ def count_fleet(scenario: Scenario, nodes: Nodes, front: Front, caches: FleetCac
         front.ages_s,
         front.sees.events_after_s,
         sum(g.pace.num_dummies for g in nodes.groups if g.pace is not None),
+        _count_links(scenario, nodes),
     )
 
 
@@ -105,6 +109,39 @@ def _count_life(node: Node, life: Life) -> LifeCounts:
         engine.replica.busy_s,
         engine.timeline,
     )
+
+
+def _count_links(scenario: Scenario, nodes: Nodes) -> list[LinkFigures]:
+    """What every link has carried, those of all lives of a replica together."""
+    carried: dict[tuple[int, int, str], LinkFigures] = {}
+    seen = set()
+    for node, life in [(each, life) for each in nodes.all for life in each.lives]:
+        for to, link in () if life.engine.tiers is None else life.engine.tiers.links:
+            if id(link) in seen:
+                continue
+            seen.add(id(link))
+            is_shared = link.spec.span == "node"
+            copies = 1 if is_shared else scenario.num_ranks
+            key = (node.number, -1 if is_shared else life.replica, to)
+            before = carried.get(key)
+            stored, loaded = (copies * link.carried_bytes(way) for way in (STORE, LOAD))
+            carried[key] = LinkFigures(
+                to,
+                node.number,
+                None if is_shared else life.replica,
+                stored + (0.0 if before is None else before.stored_bytes),
+                loaded + (0.0 if before is None else before.loaded_bytes),
+            )
+    return in_order(carried.values())
+
+
+def in_order(links: Iterable[LinkFigures]) -> list[LinkFigures]:
+    """Links by node, then replica, those that replicas share first, then name."""
+
+    def place(link: LinkFigures) -> tuple[int, int, str]:
+        return link.node, -1 if link.replica is None else link.replica, link.to
+
+    return sorted(links, key=place)
 
 
 def fleet_figures(
@@ -131,6 +168,7 @@ def fleet_figures(
         num_dummy_steps=counted.num_dummy_steps,
         gpu_hours=scenario.node.gpus * up_s / _SECONDS_AN_HOUR,
         cost_per_gpu_hour=scenario.node.cost_per_gpu_hour,
+        links=counted.links,
     )
     total = add_counters([life.counters for life in counted.lives], end_s)
     total.num_blocks = sum(lives[0].counters.num_blocks for lives in by_replica.values())

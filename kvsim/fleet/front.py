@@ -264,7 +264,7 @@ class Front:
         node, now_s = self._nodes.there[number], self._clock.now
         self._take_out(number)
         self._last_loss = f"the last one was lost at {now_s:g} s"
-        lost = [ticket for life in node.lives for ticket in life.engine.replica.lose()]
+        lost = [ticket for life in node.lives for ticket in life.engine.lose()]
         self._nodes.remove(node)
         lost.sort(key=lambda ticket: ticket.record.order)
         again = []

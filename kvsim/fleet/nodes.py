@@ -15,7 +15,7 @@ from kvsim.fleet.balancing import Clients, Counting
 from kvsim.fleet.caches import LOG_ENTRIES_A_BLOCK, FleetCaches
 from kvsim.fleet.lockstep import GRAPH_TOKENS_MAX, Lockstep
 from kvsim.metrics.records import RequestLog
-from kvsim.offload.mooncake import MooncakeStore
+from kvsim.offload.mooncake_store import MooncakeStore
 from kvsim.scenario import Scenario
 from kvsim.scenario.keys import derive_blocks
 from kvsim.times.step_time import StepTimeParams

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from kvsim.errors import Problems
-from kvsim.fleet.figures import FleetCounts
+from kvsim.fleet.figures import FleetCounts, in_order
 from kvsim.fleet.outcome import FleetSimulation
 from kvsim.fleet.routers import make_routers
 from kvsim.fleet.simulation import NodesRun, outcome, run_nodes, simulate_fleet
@@ -123,6 +123,7 @@ def _together(runs: Sequence[NodesRun]) -> NodesRun:
             first.ages_s,
             first.events_after_s,
             sum(run.counted.num_dummy_steps for run in runs),
+            in_order(link for run in runs for link in run.counted.links),
         ),
         runs[0].warnings,
         (asked, outside),

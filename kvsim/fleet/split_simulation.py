@@ -190,6 +190,17 @@ def _figures(
         if ahead.duplicate_tokens is None or behind.duplicate_tokens is None
         else ahead.duplicate_tokens + behind.duplicate_tokens,
         num_dummy_steps=ahead.num_dummy_steps + behind.num_dummy_steps,
+        links=[
+            *ahead.links,
+            *(
+                replace(
+                    one,
+                    node=one.node + ahead.num_nodes,
+                    replica=None if one.replica is None else one.replica + first,
+                )
+                for one in behind.links
+            ),
+        ],
         gpu_hours=gpu_hours,
         cost_per_gpu_hour=sum(costs) / gpu_hours if is_priced else None,
         pools=PoolsFigures(

@@ -39,6 +39,15 @@ REPLICA_KEYS: dict[str, str] = {
 """Keys of a replica in `summary.json`, each with its meaning. One that was lost and came back is
 the same."""
 
+LINK_KEYS: dict[str, str] = {
+    "to": "cpu, disk, mooncake, or transfer for the other pool",
+    "node": "number of its node",
+    "replica": "number of its replica; null for a link that a node's replicas share",
+    "stored_bytes": "bytes it carried away from the GPUs, all ranks",
+    "loaded_bytes": "bytes it carried towards them, all ranks",
+}
+"""Keys of a link of a fleet in a summary, each with its meaning."""
+
 FLEET_KEYS: dict[str, str] = {
     "num_nodes": "nodes at the start",
     "router": "who chose the node, or the rank where balancing is external",
@@ -63,6 +72,7 @@ FLEET_KEYS: dict[str, str] = {
     "cost": "gpu_hours x node.cost_per_gpu_hour; null without one, as are the next two",
     "cost_per_million_prompt_tokens": "cost over prompt tokens of the requests that ran, x 1e6",
     "cost_per_million_output_tokens": "cost over tokens made, x 1e6",
+    "links": "links to tiers and between pools, the keys of `kvsim.metrics.fleet.LINK_KEYS`",
     "pools": "where prefill and decode are apart, the keys of `kvsim.metrics.handoff.POOLS_KEYS`; "
     "else null",
 }
@@ -84,6 +94,17 @@ class ReplicaFigures:
 
 
 @dataclass(frozen=True)
+class LinkFigures:
+    """What one link has carried; see `LINK_KEYS`."""
+
+    to: str
+    node: int
+    replica: int | None
+    stored_bytes: float
+    loaded_bytes: float
+
+
+@dataclass(frozen=True)
 class FleetFigures:
     """What a fleet has counted; see `FLEET_KEYS`.
 
@@ -102,6 +123,7 @@ class FleetFigures:
     gpu_hours: float
     cost_per_gpu_hour: float | None
     events_after_s: float | None = None
+    links: Sequence[LinkFigures] = ()
     pools: PoolsFigures | None = None
 
 
@@ -179,6 +201,7 @@ def fleet_summary(
         "cost": cost,
         "cost_per_million_prompt_tokens": _per_million(cost, summary["prompt_tokens"]),
         "cost_per_million_output_tokens": _per_million(cost, summary["output_tokens"]),
+        "links": [{key: getattr(link, key) for key in LINK_KEYS} for link in figures.links],
         "pools": None if figures.pools is None else pools_summary(figures.pools, requests),
     }
     return {key: found[key] for key in FLEET_KEYS}

@@ -35,7 +35,7 @@ def fleet_lines(fleet: Mapping[str, Any]) -> Iterator[str]:
             if unequal[key] is not None
         )
         yield f"largest replica over the mean: {told}"
-        if fleet["misrouted_share"] is not None:
+        if fleet["misrouted_tokens"] is not None:
             yield (
                 f"misrouted (cached on another replica): {percent(fleet['misrouted_share'])} of "
                 "prompt tokens"
