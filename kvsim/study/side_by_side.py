@@ -17,7 +17,7 @@ from kvsim.errors import KvsimError
 from kvsim.results.store import RunResult
 from kvsim.results.variants import run_variant
 from kvsim.scenario import Scenario
-from kvsim.study.parallel import each, num_cores
+from kvsim.study.parallel import check_backend, each, num_cores
 
 if TYPE_CHECKING:
     from kvsim.fleet.parts import InParts
@@ -60,8 +60,9 @@ def run_side_by_side(
         A variant's name and its result, or what is wrong with it, as they are done.
 
     Raises:
-        KvsimError: a worker was killed, as happens when memory runs out.
+        KvsimError: there is no such backend; a worker was killed, as happens when memory runs out.
     """
+    check_backend(backend, jobs)
     with _shares(list(variants), on_progress) as shares_file:
         tasks = [
             _Task(name, scenario, tuple(arguments), shares_file, row, len(variants))
