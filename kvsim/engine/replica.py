@@ -172,7 +172,9 @@ class Replica:
         outside_s = request_seconds(self._step_time, request.num_prompt_tokens)
         if outside_s > 0:
             self._outside.add(ticket)
-            self._clock.process(self._enter_later(ticket, outside_s))
+            callbacks = self._clock.at(self._clock.now + outside_s).callbacks
+            assert callbacks is not None
+            callbacks.append(lambda _: self._enter_later(ticket))
         else:
             self._enter(ticket)
 
@@ -198,9 +200,8 @@ class Replica:
         self._tickets[self.scheduler.add(ticket.request)] = ticket
         self._wake()
 
-    def _enter_later(self, ticket: Ticket, outside_s: float) -> Generator[simpy.Event, None, None]:
+    def _enter_later(self, ticket: Ticket) -> None:
         """The scheduler hears of a request after the work that is done outside of steps."""
-        yield self._clock.at(self._clock.now + outside_s)
         if not self._is_lost:
             self._outside.remove(ticket)
             self._enter(ticket)
@@ -448,7 +449,7 @@ class Replica:
         record.external_hit_tokens = job.num_external
         record.hit_tokens = hit.tokens
         record.full_hit_tokens = max(hit.tokens, hit.junction)
-        record.misses = self._misses(job, hit.tokens + record.cached_elsewhere_tokens)
+        record.misses = self._misses(job, hit.tokens + (record.cached_elsewhere_tokens or 0))
         record.hit_ended, record.group_hit_tokens = why_no_longer(
             self.cache, record.prompt_tokens, hit
         )

@@ -424,11 +424,10 @@ class Scheduler(Admission):
                 self._finish(job)
                 if place >= 0 and job.sequence.slot < 0:
                     left.append(place)
-        if left:
-            kept = np.delete(slots, left)
-            for place in sorted(left, reverse=True):
-                del self.running[place]
-            batch.slots[: len(kept)] = kept
+        for place in sorted(left, reverse=True):
+            num_left = len(self.running) - 1
+            del self.running[place]
+            batch.slots[place:num_left] = batch.slots[place + 1 : num_left + 1]
         return firsts, finished
 
     def _finish(self, job: Job) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -214,9 +214,8 @@ def _constants(chosen: RooflineStepTime) -> Constants | None:
     return None if path is None else constants_of(path)
 
 
-def _table_warnings(params: StepTimeParams) -> tuple[str, ...]:
+def _table_warnings(answered: int, outside: int) -> tuple[str, ...]:
     """Steps that a table had to go beyond its points for."""
-    answered, outside = (int(count) for count in params.tables.outside)
     if outside == 0:
         return ()
     return (
@@ -279,7 +278,7 @@ def simulate(
         timeline,
         replace(engine.counters(), missed_by_group=requests.missed_by_group()),
         (
-            *run_warnings(scenario, workload, step_time),
+            *run_warnings(scenario, workload.warnings, step_time.tables.outside.tolist()),
             *engine.replica.cache.notes,
             *forgotten_evictions([engine]),
         ),
@@ -417,10 +416,10 @@ def check_some_ran(scenario: Scenario, requests: RequestLog, num_refused: int) -
 
 
 def run_warnings(
-    scenario: Scenario, workload: Workload, step_time: StepTimeParams
+    scenario: Scenario, of_workload: Sequence[str], table_steps: Sequence[int]
 ) -> tuple[str, ...]:
-    """What a run cannot show."""
-    return (*workload.warnings, *tier_warnings(scenario), *_table_warnings(step_time))
+    """What a run cannot show; steps are those a table was asked for, and those outside of it."""
+    return (*of_workload, *tier_warnings(scenario), *_table_warnings(*table_steps))
 
 
 _PROGRESS_EVERY = 64  # arrivals

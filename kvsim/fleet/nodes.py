@@ -141,7 +141,9 @@ class Nodes:
         self._one_by_one = one_by_one
         self._connect = connect
         self._coarse_tokens = coarse_tokens
-        self._log_entries = LOG_ENTRIES_A_BLOCK * derive_blocks(scenario).num_blocks
+        self._log_entries = 0
+        if caches.reads_logs:
+            self._log_entries = LOG_ENTRIES_A_BLOCK * derive_blocks(scenario).num_blocks
         self._store: MooncakeStore | None = None
         self._ranks = scenario.node.data_parallel
         self._is_hybrid = scenario.balancing == "hybrid"
