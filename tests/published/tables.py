@@ -39,10 +39,10 @@ REPEATED_SAYS = (
     "benchmark's own lengths; **the cache-aware ones are not held**. Without eviction 2 of 3",
     "requests find their prefix on one worker, and 0.89 of 3 by chance on three: a ratio of 0.44",
     "whatever the lengths. The published 0.66 is higher, so the cache-aware runs there lost a",
-    "third or more of what they could find. Why cannot be told: neither pool nor lengths are",
-    "published, and its engine, TokenSpeed, is not modelled. Round robin at 11.6 a second with a",
-    "median TTFT of 0.14 s and a p99 of 105 s looks like one stuck worker of three; here all three",
-    "keep up with short answers, and none with long ones.",
+    "third or more of what they could find. Why cannot be told: neither the pool nor the lengths",
+    "are published, and its engine, TokenSpeed, is not modelled. Round robin at 11.6 a second",
+    "with a median TTFT of 0.14 s and a p99 of 105 s looks like one stuck worker of three; here",
+    "all three keep up with short answers, and none with long ones.",
 )
 AGENTS_SAY = (
     "Held: counting gives 95.6% where answers are not put in the store (as the engine's default),",
