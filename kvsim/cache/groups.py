@@ -76,6 +76,7 @@ SEQUENCE_ROW = np.dtype(
         ("placeholders", np.int64),  # tokens these may make; only where steps overlap
         ("drafts", np.int64),  # draft tokens that the next step may check
         ("planned", np.int64),  # number of the last step it is part of
+        ("eligible", np.int64),  # number of the plan from which on it may decode again
         ("serial", np.int64),  # tells those that held the slot apart
         ("priority", np.int64),  # of the request; this and what follows is for policies alone
         ("keep_priority", np.int64),  # 0 to 100, -1 where it is not said

@@ -41,6 +41,8 @@ class Admission:
         self._batch = make_batch(
             config.max_num_seqs,
             depth=config.depth,
+            ahead=config.asynchronous,
+            stages=config.stages,
             max_num_batched_tokens=config.max_num_batched_tokens,
             acceptance=config.acceptance,
             draw_key=config.draw_key,
@@ -201,6 +203,7 @@ class Admission:
         batch.meter[BUDGET] -= num_new
         row = self.cache.core.tables.sequences[sequence.slot]
         row["output_uid"] = job.request.output_uid
+        row["eligible"] = job.eligible
         row["end_tokens"] = self._end_tokens(job.request)
         if self.cache.order is not None:
             request = job.request

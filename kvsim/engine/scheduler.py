@@ -32,6 +32,7 @@ from kvsim.engine.stepping import (
     NUM_TOKENS,
     OLDEST,
     PLANNED,
+    PLANS,
     PROCESSED,
     SCHEDULED,
     SERIAL,
@@ -46,7 +47,7 @@ from kvsim.engine.stepping import (
     step_duration,
 )
 from kvsim.offload.transfers import Connector
-from kvsim.times.step_time import Floats, StepTimeParams, count_step
+from kvsim.times.step_time import Floats, StepTimeParams, count_step, step_seconds
 from kvsim.workload.request import Request
 
 
@@ -132,6 +133,7 @@ class Scheduler(Admission):
         plan = StepPlan()
         batch = self._batch
         batch.meter[BUDGET] = self.config.max_num_batched_tokens
+        batch.meter[PLANS] += 1
         threshold = self.config.long_prefill_token_threshold
         num_requests = len(self.running) + len(self.waiting) + len(self.loading)
         if num_requests <= 1 and self._profile.spares_lone_prefills:
@@ -177,6 +179,19 @@ class Scheduler(Admission):
         batch.seconds[newest] = seconds
         return seconds
 
+    def stage_durations_s(self, stages: Sequence[StepTimeParams]) -> list[float]:
+        """Seconds that the step planned last takes on each stage; it counts as taken from now."""
+        batch = self._batch
+        first = float(step_duration(stages[0], batch, len(self.running)))
+        num = int(np.count_nonzero(batch.scheduled[: len(self.running)]))
+        return [
+            first,
+            *(
+                float(step_seconds(params, batch.packed[0], batch.packed[1], num))
+                for params in stages[1:]
+            ),
+        ]
+
     def count_step(self, params: StepTimeParams, row: Floats) -> None:
         """Write what the step holds whose ``duration_s`` was asked for last; see `count_step`."""
         batch = self._batch
@@ -214,7 +229,7 @@ class Scheduler(Admission):
 
         All running requests decode within the budget, and nobody who waits could join.
         """
-        if self._held or (self.connector is not None and not self.connector.idle):
+        if self.config.stages > 1 or self._held or (self.connector is not None and not self.connector.idle):
             return False
         num = len(self.running)
         return (
@@ -314,6 +329,7 @@ class Scheduler(Admission):
         row = self.cache.core.tables.sequences[sequence.slot]
         num_output = int(row["num_tokens"]) - request.num_prompt_tokens
         job.num_stale = int(row["in_flight"])
+        job.eligible = int(row["eligible"])
         if job.num_stale:
             self._stale[sequence.slot, int(row["serial"])] = job
         if self.connector is not None:

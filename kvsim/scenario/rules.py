@@ -96,8 +96,31 @@ def not_simulated(scenario: ScenarioKeys) -> Iterator[Problem]:
         text = f"has {len(scenario.model_spec.groups)} groups, and at most {NUM_GROUPS_MAX} are"
         yield Problem("model", f"{text} simulated. {remedy}")
     if scenario.node.pipeline_parallel > 1:
-        text = f"{scenario.node.pipeline_parallel} stages are not simulated yet. {remedy}"
-        yield Problem("node.pipeline_parallel", text)
+        yield from _pipeline(scenario, remedy)
+
+
+_PIPELINE_PROFILE = "vllm-0.33"
+
+
+def _pipeline(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
+    """What keeps a pipeline from being run."""
+    node, place = scenario.node, "node.pipeline_parallel"
+    beside = {
+        "offload": scenario.offload is not None,
+        "node.data_parallel": node.data_parallel > 1,
+        "fleet": scenario.fleet is not None,
+        "engine.speculative": scenario.engine.speculative is not None,
+        "step_time.kind": scenario.step_time.kind == "table",
+    }
+    for other in (other for other, is_there in beside.items() if is_there):
+        text = f"{node.pipeline_parallel} stages beside {other} are not simulated yet. Leave one of"
+        yield Problem(place, f"{text} them out. {remedy}", (other,))
+    if scenario.engine.profile != _PIPELINE_PROFILE:
+        text = f"{scenario.engine.profile} is not known to run a pipeline. Use"
+        yield Problem("engine.profile", f"{text} {_PIPELINE_PROFILE}.", (place,))
+    if scenario.model_spec.plan is None and node.num_blocks is None:
+        text = "groups do not say which stage holds them. Give node.num_blocks, or layers:."
+        yield Problem("model.groups", text, (place,))
 
 
 def _chunks(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
