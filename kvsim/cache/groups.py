@@ -284,7 +284,7 @@ def window_reach(
 def _chunk_reach(
     pool: Pool, groups: Rows, group: int, uids: Ints, ends: Ints, max_tokens: int
 ) -> int:
-    """Tokens a chunked local spec can serve: its chunk's blocks from the left, to the first missing.
+    """Tokens a chunked local spec can serve: its chunk's blocks from the left, to one missing.
 
     The chunk is that of the bound. What lies before it nobody attends to: it counts as served.
     """

@@ -72,9 +72,7 @@ class GroupSpec:
         """Refuse a chunk that attention could not be cut into, or where none belongs."""
         chunk = self.attention_chunk_size
         if (chunk is not None) != (self.kind == CHUNKED_LOCAL):
-            raise ValueError(
-                "attention_chunk_size belongs to chunked_local groups, and only there"
-            )
+            raise ValueError("attention_chunk_size belongs to chunked_local groups, and only there")
         if chunk is not None and (chunk < 1 or chunk % self.block_size):
             raise ValueError(
                 f"attention_chunk_size {chunk} is not a multiple of block_size {self.block_size}"

@@ -66,6 +66,9 @@ class Admission:
         blocked = None
         while self.waiting and self._has_room:
             job = self.waiting.first
+            if job.num_stale:  # its tokens are under way, and it has to begin with them
+                deferred.append(self.waiting.pop())
+                continue
             sequence = job.sequence
             hit = cache.lookup(sequence)
             if self._profile.counts_lookups:

@@ -3,6 +3,7 @@
 Knows no time: a step is planned and put in flight, and later ended. What the engine's synchronous
 and its asynchronous scheduler do, with chunked prompts and with draft tokens, this one does in the
 same order.
+One file because planning a step and ending it read and write the same batch.
 """
 
 from __future__ import annotations
@@ -181,16 +182,10 @@ class Scheduler(Admission):
 
     def stage_durations_s(self, stages: Sequence[StepTimeParams]) -> list[float]:
         """Seconds that the step planned last takes on each stage; it counts as taken from now."""
-        batch = self._batch
-        first = float(step_duration(stages[0], batch, len(self.running)))
-        num = int(np.count_nonzero(batch.scheduled[: len(self.running)]))
-        return [
-            first,
-            *(
-                float(step_seconds(params, batch.packed[0], batch.packed[1], num))
-                for params in stages[1:]
-            ),
-        ]
+        batch, num = self._batch, len(self.running)
+        first = float(step_duration(stages[0], batch, num))
+        held = *batch.packed, int(np.count_nonzero(batch.scheduled[:num]))
+        return [first, *(float(step_seconds(params, *held)) for params in stages[1:])]
 
     def count_step(self, params: StepTimeParams, row: Floats) -> None:
         """Write what the step holds whose ``duration_s`` was asked for last; see `count_step`."""
@@ -229,7 +224,11 @@ class Scheduler(Admission):
 
         All running requests decode within the budget, and nobody who waits could join.
         """
-        if self.config.stages > 1 or self._held or (self.connector is not None and not self.connector.idle):
+        if (
+            self.config.stages > 1
+            or self._held
+            or (self.connector is not None and not self.connector.idle)
+        ):
             return False
         num = len(self.running)
         return (

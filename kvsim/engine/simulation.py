@@ -29,11 +29,11 @@ from kvsim.scenario import ConstantStepTime, RooflineStepTime, Scenario, TableSt
 from kvsim.scenario.files import chosen_policy
 from kvsim.scenario.keys import derive_blocks
 from kvsim.scenario.layout import step_layout
-from kvsim.scenario.rules import not_simulated
+from kvsim.scenario.not_simulated import not_simulated
 from kvsim.times.constants import Constants, catalog_constants, constants_of
 from kvsim.times.fitted_range import range_warnings
 from kvsim.times.roofline import overrides, roofline, roofline_stages
-from kvsim.times.stages import stage_times
+from kvsim.times.stages import NOT_MEASURED, stage_times
 from kvsim.times.step_time import (
     StepTimeParams,
     constant_step_time,
@@ -196,7 +196,8 @@ def trust_in_step_times(scenario: Scenario) -> Trust:
     """Who answers how long steps take, and how far that was off for set-ups like this one."""
     chosen = scenario.step_time
     gpu = scenario.gpu_spec
-    if not isinstance(chosen, RooflineStepTime) or gpu is None:
+    is_one_stage = scenario.node.pipeline_parallel == 1
+    if not isinstance(chosen, RooflineStepTime) or gpu is None or not is_one_stage:
         return Trust(chosen.kind)
     return trust_in_roofline(
         scenario.model_spec,
@@ -413,13 +414,7 @@ def run_warnings(
 ) -> tuple[str, ...]:
     """What a run cannot show."""
     found = (*workload.warnings, *tier_warnings(scenario), *_table_warnings(step_time))
-    if scenario.node.pipeline_parallel == 1:
-        return found
-    text = (
-        "node.pipeline_parallel: how long each stage takes is derived from the step of all layers, "
-        "and was not held against measurements; blocks and hits are the engine's"
-    )
-    return (*found, text)
+    return found if scenario.node.pipeline_parallel == 1 else (*found, NOT_MEASURED)
 
 
 _PROGRESS_EVERY = 64  # arrivals

@@ -45,14 +45,15 @@ COMPUTED, FIRST_TOKEN, FINISHED, GONE = 0, 1, 2, 4
 BUDGET, NUM_STEPS, NUM_TOKENS, OLDEST, IN_FLIGHT, PLANNED, PROCESSED, PLANS, METER_SIZE = range(9)
 
 # Entries of `Batch.settings`: steps in flight at most; tokens of a step; draft tokens a request and
-# step, and the key of their random numbers; tokens of a chunk of a prompt; whether steps are planned
-# ahead; plans from one decode of a request to the next.
+# step, and the key of their random numbers; tokens of a chunk of a prompt; 1 where steps are
+# planned ahead; plans from one decode of a request to the next.
 DEPTH, MOST_TOKENS, NUM_DRAFTS, DRAW_KEY, MOST_CHUNK, AHEAD, STAGGER = range(7)
 
 # Rows of a step in flight: the slot of each request and the serial number of its stay there, tokens
 # computed, how many of these are drafts, whether it makes a token, and how many drafts are accepted
 # (-1: to be drawn). The first entry of the last row is how many requests there are.
 SLOT, SERIAL, SCHEDULED, DRAFTS, MAKES, ACCEPTED, LENGTH, FLIGHT_ROWS = range(8)
+
 
 class Batch(NamedTuple):
     """The running requests, in their order, and the steps in flight.
@@ -118,13 +119,8 @@ def make_batch(
         np.zeros(METER_SIZE, dtype=np.int64),
         np.array(
             [
-                depth,
-                max_num_batched_tokens,
-                len(acceptance),
-                draw_key,
-                most_chunk,
-                ahead,
-                stages if ahead else 0,
+                *(depth, max_num_batched_tokens, len(acceptance), draw_key, most_chunk),
+                *(ahead, stages if ahead else 0),
             ],
             dtype=np.int64,
         ),

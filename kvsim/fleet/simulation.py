@@ -21,7 +21,7 @@ from kvsim.fleet.routers import make_routers
 from kvsim.fleet.split_simulation import simulate_split
 from kvsim.metrics.records import RequestLog
 from kvsim.scenario import FleetEvent, Scenario
-from kvsim.scenario.rules import not_simulated
+from kvsim.scenario.not_simulated import not_simulated
 from kvsim.workload import open_workload
 from kvsim.workload.streams import stream
 

@@ -9,15 +9,14 @@ from kvsim.capacity.requests import blocks_of_request, longest_in_pool
 from kvsim.errors import KvsimError, Problems, show
 from kvsim.policies.chunks import chunk_bytes, interval_problem, num_chunks_in
 from kvsim.policies.finding import find_policy
-from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
 from kvsim.policies.profiles import PROFILES, retention_problem
 from kvsim.scenario.fields import TOKENS_MAX
 from kvsim.scenario.files import PATH_KEYS, named_files, named_policies
 from kvsim.scenario.fleet_rules import fleet_problems
 from kvsim.scenario.keys import ScenarioKeys, derive_blocks
-from kvsim.scenario.model import NUM_GROUPS_MAX, CustomModel
+from kvsim.scenario.model import CustomModel
 from kvsim.scenario.offload import CpuOffload
-from kvsim.scenario.pool_rules import each_pool, pool_problems
+from kvsim.scenario.pool_rules import pool_problems
 from kvsim.scenario.synthetic import SyntheticWorkload
 from kvsim.scenario.validation import Problem
 
@@ -79,97 +78,6 @@ def broken(scenario: ScenarioKeys) -> Iterator[Problem]:
             "names neither ttft_s nor tpot_s. Give one, or leave it out.",
             ("objective.ttft_s", "objective.tpot_s"),
         )
-
-
-def not_simulated(scenario: ScenarioKeys) -> Iterator[Problem]:
-    """What can be planned and measured for size, but not run."""
-    if scenario.fleet is not None and scenario.fleet.pools is not None:
-        yield from each_pool(scenario, not_simulated)
-        return
-    remedy = "`kvsim capacity` takes it."
-    groups = scenario.model_spec.groups
-    if any(group.kind == "chunked_local" for group in groups):
-        yield from _chunks(scenario, remedy)
-    if any(group.kind == "mamba" for group in groups):
-        yield from _states(scenario, remedy)
-    if len(scenario.model_spec.groups) > NUM_GROUPS_MAX:
-        text = f"has {len(scenario.model_spec.groups)} groups, and at most {NUM_GROUPS_MAX} are"
-        yield Problem("model", f"{text} simulated. {remedy}")
-    if scenario.node.pipeline_parallel > 1:
-        yield from _pipeline(scenario, remedy)
-
-
-_PIPELINE_PROFILE = "vllm-0.33"
-
-
-def _pipeline(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
-    """What keeps a pipeline from being run."""
-    node, place = scenario.node, "node.pipeline_parallel"
-    beside = {
-        "offload": scenario.offload is not None,
-        "node.data_parallel": node.data_parallel > 1,
-        "fleet": scenario.fleet is not None,
-        "engine.speculative": scenario.engine.speculative is not None,
-        "step_time.kind": scenario.step_time.kind == "table",
-    }
-    for other in (other for other, is_there in beside.items() if is_there):
-        text = f"{node.pipeline_parallel} stages beside {other} are not simulated yet. Leave one of"
-        yield Problem(place, f"{text} them out. {remedy}", (other,))
-    if scenario.engine.profile != _PIPELINE_PROFILE:
-        text = f"{scenario.engine.profile} is not known to run a pipeline. Use"
-        yield Problem("engine.profile", f"{text} {_PIPELINE_PROFILE}.", (place,))
-    if scenario.model_spec.plan is None and node.num_blocks is None:
-        text = "groups do not say which stage holds them. Give node.num_blocks, or layers:."
-        yield Problem("model.groups", text, (place,))
-
-
-def _chunks(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
-    """What keeps a model with chunked local groups from being run; the engine's own limits."""
-    groups = scenario.model_spec.groups
-    chunked = [group for group in groups if group.kind == "chunked_local"]
-    if any(group.kind == "mamba" for group in groups):
-        text = "chunked local groups beside states are not simulated yet."
-        yield Problem("model", f"{text} {remedy}")
-    if scenario.drops_lookahead_block:
-        text = "has chunked local groups and a drafter for which hits drop a block: the engine"
-        remedied = f"{text} holds all layers as full attention then. Give the groups so."
-        yield Problem("model", remedied, ("engine.speculative",))
-    if scenario.offload is not None and scenario.offload.kind == "mooncake":
-        text = "a store for a model with chunked local groups is not simulated yet. Leave it out."
-        yield Problem("offload", f"{text} {remedy}", ("model",))
-    sizes = {group.block_size for group in groups}
-    if len(sizes) > 1 and scenario.cache.enable_prefix_caching:
-        listed = " and ".join(str(size) for size in sorted(sizes))
-        text = f"blocks of {listed} tokens: chunked local attention needs blocks of one size, or"
-        yield Problem("model", f"{text} cache.enable_prefix_caching: false.", ("engine.block_size",))
-    odd = [group for group in chunked if (group.attention_chunk_size or 0) % group.block_size]
-    for group in odd[:1]:
-        text = f"{group.block_size} does not divide the chunks of the model's attention"
-        place, about = "engine.block_size", ("model",)
-        yield Problem(place, f"{text} ({group.attention_chunk_size}). Use another.", about)
-
-
-def _states(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
-    """What keeps a model with state groups from being run."""
-    profile = scenario.engine.profile
-    if not PROFILES[profile].has_states:
-        known = ", ".join(name for name, other in PROFILES.items() if other.has_states)
-        text = f"{profile} is not known to run the model's states. Use {known}."
-        yield Problem("engine.profile", text, ("model",))
-    if scenario.offload is not None:
-        text = f"tiers for a model with states are not simulated yet. Leave it out. {remedy}"
-        yield Problem("offload", text, ("model",))
-    own = {"cache.retention": scenario.cache.retention is not None}
-    own["cache.free_queue"] = scenario.free_queue not in FREE_QUEUE_POLICIES
-    for place, is_own in own.items():
-        if is_own:
-            text = "policies are not told of states yet. Use what the engine has, or leave it out."
-            yield Problem(place, text, ("model",))
-    if scenario.cache.enable_prefix_caching and any(
-        group.one_state for group in scenario.model_spec.groups
-    ):
-        text = "none keeps no states to find. Set cache.enable_prefix_caching: false, or use align."
-        yield Problem("engine.mamba_cache_mode", text, ("cache.enable_prefix_caching", "model"))
 
 
 def missing_files(scenario: ScenarioKeys) -> list[Problem]:

@@ -16,6 +16,12 @@ RESIDUAL_TENSORS = 2
 """A stage sends what its last layer made and the residual stream (vLLM 0.33.0,
 ``IntermediateTensors``), in two bytes an element."""
 
+NOT_MEASURED = (
+    "node.pipeline_parallel: how long each stage takes is derived from the step of all layers, "
+    "and was not held against measurements; what is scheduled and hit is as the engine has it"
+)
+"""What is said of every run with stages."""
+
 _OF_LAYERS = (
     entry.PROMPT_STEP,
     entry.TOKEN,
