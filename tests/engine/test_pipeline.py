@@ -26,7 +26,7 @@ def scenario(requests: list[dict[str, Any]], stages: int = 2, **engine: Any) -> 
     )
 
 
-def first_tokens(made: Scenario) -> list[float]:
+def first_tokens(made: Scenario) -> list[Any]:
     frame = simulate(made).requests.frame().sort_values("request_id")
     return [pytest.approx(value) for value in frame["first_token_s"]]
 
