@@ -9,13 +9,14 @@ One file because the queue, the index and the counts change together.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from kvsim.cache import ordered
 from kvsim.cache.content import GROUP_BITS, Ints
+from kvsim.cache.ledger import note_evicted, note_use, tell_clock
 from kvsim.cache.ordered_rows import IN_USE, NEXT_OUT, order_at
 from kvsim.cache.retained import tell_retention
 from kvsim.jit import njit, njit_apart
@@ -38,18 +39,18 @@ BLOCK_ROW = np.dtype(
 
 INDEX_ROW = np.dtype([("home", np.int32), ("block", np.int32)])
 
-# Entries of `totals`, see `Pool`; after them, blocks with a key by group, and evictions by the
-# group that took the block and, within that, the group that lost it.
-FREE, EVICTED, FREE_CACHED, NUM_BLOCKS, CACHED_BY_GROUP = 0, 1, 2, 3, 4
+# Entries of `totals`, see `Pool`: those that are read all the time share a cache line. The last
+# three are addresses: of the order of the free queue and of the retention, 0 where they are the
+# engine's, and of the ledger, 0 where nobody asks why.
+FREE, EVICTED, FREE_CACHED, NUM_BLOCKS, WATCHED, ORDERED, RETAINED, NOTED = range(8)
+# Behind them blocks with a key by group, and evictions by the group that took the block and, within
+# that, the group that lost it.
+CACHED_BY_GROUP = NOTED + 1
 NUM_GROUPS_MAX = 1 << GROUP_BITS
 EVICTED_BY = CACHED_BY_GROUP + NUM_GROUPS_MAX
-# Behind them the address of the order of the free queue, 0 for an order of the engine's.
-ORDERED = EVICTED_BY + NUM_GROUPS_MAX**2
-# And that of the retention, 0 for the engine's rules.
-RETAINED = ORDERED + 1
 # In a pool that keeps a log of what is entered and removed, behind these: how many entries there
 # are, how many of them have a time; then a row for each of keys, of what was done, and of times.
-LOG_LENGTH = RETAINED + 1
+LOG_LENGTH = EVICTED_BY + NUM_GROUPS_MAX**2
 LOG_STAMPED, LOG = LOG_LENGTH + 1, LOG_LENGTH + 2
 LOG_ROWS = 3
 # What was done: entered as the first under its key or not; removed as the last one or not.
@@ -70,8 +71,9 @@ class Pool(NamedTuple):
         hash_index: ``INDEX_ROW``, a power of two long: the block that was entered first under a key
             (0 where a place is empty), and the place this key would like to have.
         totals: int64: blocks in the free queue, evictions so far, blocks in the free queue with a
-            key, all blocks; then by group, see ``CACHED_BY_GROUP`` and ``EVICTED_BY``; then
-            ``ORDERED`` and ``RETAINED``; and a log, see ``LOG``.
+            key, all blocks, 1 where somebody is told what is taken and given back, ``ORDERED``,
+            ``RETAINED`` and ``NOTED``; then by group, see ``CACHED_BY_GROUP`` and ``EVICTED_BY``;
+            and a log, see ``LOG``.
     """
 
     blocks: Rows
@@ -79,7 +81,7 @@ class Pool(NamedTuple):
     totals: Ints
 
 
-def aligned_rows(num_rows: int, dtype: np.dtype[np.void]) -> Rows:
+def aligned_rows(num_rows: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Zeroed rows that begin at a cache line."""
     raw = np.zeros(num_rows * dtype.itemsize + _CACHE_LINE_BYTES, dtype=np.uint8)
     start = -raw.ctypes.data % _CACHE_LINE_BYTES
@@ -98,7 +100,7 @@ def make_pool(num_blocks: int, log_entries: int = 0) -> Pool:
     blocks["before"] = np.roll(ids, 1)
     blocks["after"] = np.roll(ids, -1)
     log = LOG + LOG_ROWS * log_entries if log_entries else LOG_LENGTH
-    totals = np.zeros(log, dtype=np.int64)
+    totals = aligned_rows(log, np.dtype(np.int64))
     totals[FREE] = num_blocks - 1
     totals[NUM_BLOCKS] = num_blocks
     size = 1 << max(_LINE_BITS, (4 * num_blocks - 1).bit_length())
@@ -110,9 +112,14 @@ def make_pool(num_blocks: int, log_entries: int = 0) -> Pool:
 
 @njit
 def _note(totals: Ints, key: int, what: int) -> None:
-    """Log an entry, where there is a log; only counted where it is full."""
-    if len(totals) == LOG_LENGTH:
-        return
+    """Log an entry, where there is a log."""
+    if len(totals) != LOG_LENGTH:
+        _log(totals, key, what)
+
+
+@njit_apart
+def _log(totals: Ints, key: int, what: int) -> None:
+    """Log an entry; only counted where the log is full."""
     number = totals[LOG_LENGTH]
     size = (len(totals) - LOG) // LOG_ROWS
     if number < size:
@@ -257,9 +264,15 @@ def take_run(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, group:
         end: position after the last one.
         group: the group that takes them.
     """
-    if pool.totals[ORDERED] != 0:
-        _take_ordered(pool, ring, ring_mask, start, end, group)
-        return
+    if pool.totals[WATCHED] != 0:
+        _take_watched(pool, ring, ring_mask, start, end, group)
+    else:
+        _take_linked(pool, ring, ring_mask, start, end, group)
+
+
+@njit
+def _take_linked(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, group: int) -> None:
+    """`take_run` by an order of the engine's."""
     blocks = pool.blocks
     num_evicted = 0
     block: int = blocks[0].after
@@ -284,7 +297,24 @@ def touch(pool: Pool, block: int) -> None:
     """One more holder of a cached block; out of the middle of the queue if it had none."""
     if pool.totals[ORDERED] != 0:
         _touch_ordered(pool, block)
+    else:
+        _touch_linked(pool, block)
+
+
+@njit
+def touch_run(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int) -> None:
+    """One more holder of each of a run of cached blocks, from the first position to the last."""
+    if pool.totals[ORDERED] != 0:
+        for position in range(start, end):
+            _touch_ordered(pool, ring[position & ring_mask])
         return
+    for position in range(start, end):
+        _touch_linked(pool, ring[position & ring_mask])
+
+
+@njit
+def _touch_linked(pool: Pool, block: int) -> None:
+    """`touch` by an order of the engine's."""
     row = pool.blocks[block]
     if row.num_refs == 0:
         pool.blocks[row.before].after = row.after
@@ -322,8 +352,22 @@ def give_back_run(
     Returns:
         The block prepended last; 0 for none.
     """
-    if pool.totals[ORDERED] != 0:
-        return _give_back_ordered(pool, ring, ring_mask, start, end, prepended)
+    if pool.totals[WATCHED] != 0:
+        return _give_back_watched(pool, ring, ring_mask, start, end, prepend_uncached, prepended)
+    return _give_back_linked(pool, ring, ring_mask, start, end, prepend_uncached, prepended)
+
+
+@njit
+def _give_back_linked(
+    pool: Pool,
+    ring: Ids,
+    ring_mask: int,
+    start: int,
+    end: int,
+    prepend_uncached: bool,
+    prepended: int,
+) -> int:
+    """`give_back_run` by an order of the engine's."""
     blocks = pool.blocks
     num_freed = 0
     num_cached = 0
@@ -371,6 +415,51 @@ def forget_all(pool: Pool) -> bool:
     return True
 
 
+# --- the free queue with somebody who is told of it: a ledger, another order, or both ---
+
+
+@njit_apart
+def _take_watched(pool: Pool, ring: Ids, ring_mask: int, start: int, end: int, group: int) -> None:
+    """As `take_run`."""
+    if pool.totals[ORDERED] != 0:
+        _take_ordered(pool, ring, ring_mask, start, end, group)
+        return
+    number = pool.totals[EVICTED]
+    block: int = pool.blocks[0].after
+    for _ in range(start, end):
+        row = pool.blocks[block]
+        if row.key != 0:
+            note_evicted(pool.totals[NOTED], block, row.key, number)
+            number += 1
+        block = row.after
+    _take_linked(pool, ring, ring_mask, start, end, group)
+
+
+@njit_apart
+def _give_back_watched(
+    pool: Pool,
+    ring: Ids,
+    ring_mask: int,
+    start: int,
+    end: int,
+    prepend_uncached: bool,
+    prepended: int,
+) -> int:
+    """As `give_back_run`."""
+    if pool.totals[ORDERED] != 0:
+        prepended = _give_back_ordered(pool, ring, ring_mask, start, end, prepended)
+    else:
+        prepended = _give_back_linked(
+            pool, ring, ring_mask, start, end, prepend_uncached, prepended
+        )
+    if pool.totals[NOTED] != 0:
+        for position in range(start, end):
+            block: int = ring[position & ring_mask]
+            if pool.blocks[block].num_refs == 0 and pool.blocks[block].key != 0:
+                note_use(pool.totals[NOTED], block)
+    return prepended
+
+
 # --- the free queue in another order, see `ordered` ---
 
 
@@ -385,11 +474,13 @@ def now_s(pool: Pool) -> float:
 
 @njit
 def tell_time(pool: Pool, time_s: float) -> None:
-    """It is later, for policies."""
+    """It is later, for policies and the ledger."""
     if pool.totals[ORDERED] != 0:
         ordered.set_now(pool.totals[ORDERED], time_s)
     if pool.totals[RETAINED] != 0:
         tell_retention(pool.totals[RETAINED], time_s)
+    if pool.totals[NOTED] != 0:
+        tell_clock(pool.totals[NOTED], time_s)
 
 
 @njit
@@ -414,6 +505,8 @@ def _hand_out(pool: Pool, address: int, block: int, group: int) -> None:
     row = pool.blocks[block]
     row.num_refs = 1
     if row.key != 0:
+        if pool.totals[NOTED] != 0:
+            note_evicted(pool.totals[NOTED], block, row.key, pool.totals[EVICTED])
         ordered.evicted(address, block, row.key)
         pool.totals[EVICTED_BY + group * NUM_GROUPS_MAX + group_of(row.key)] += 1
         remove_block(pool, block)

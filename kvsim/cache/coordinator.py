@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvsim.cache.block_pool import FREE, Pool, Rows, now_s
+from kvsim.cache.block_pool import FREE, NOTED, Pool, Rows, now_s
 from kvsim.cache.content import Ints
 from kvsim.cache.groups import (
     Bools,
@@ -21,8 +21,10 @@ from kvsim.cache.groups import (
     take_blocks,
     window_reach,
 )
+from kvsim.cache.ledger import PRESENT, begin_cuts, note_cut
+from kvsim.cache.progress import note_leave, note_progress
 from kvsim.cache.state_tables import States
-from kvsim.jit import njit
+from kvsim.jit import njit, njit_apart
 from kvsim.policies.retention import NO_BOUNDARY
 
 NOT_FIRST = -1
@@ -98,7 +100,9 @@ def flatten(core: Core) -> Arrays:
 def assemble(arrays: Arrays) -> Core:
     """The core made of its arrays; costs nothing in compiled code."""
     if len(arrays) > NUM_ARRAYS:
-        states = States(arrays[12], arrays[13], arrays[14], arrays[15], arrays[16], arrays[17])
+        states = States(
+            arrays[12], arrays[13], arrays[14], arrays[15], arrays[16], arrays[17], arrays[18]
+        )
     else:
         states = None
     return Core(
@@ -121,7 +125,35 @@ def longest_hit(arrays: Arrays, uids: Ints, ends: Ints) -> None:
     it, once for every bound that did not shrink.
     """
     core = assemble(arrays)
-    pool, groups, rules, answer = core.pool, core.tables.groups, core.rules[0], core.answer
+    _look_up(core, core.answer, uids, ends, PRESENT, 0)
+
+
+@njit_apart
+def longest_hit_kept(
+    arrays: Arrays, answer: Ints, uids: Ints, ends: Ints, level: int, num_computed: int
+) -> None:
+    """The longest hit there would have been, had nothing been evicted.
+
+    Args:
+        arrays: the cache, with a ledger.
+        answer: int64, as long as ``core.answer``; where it is written.
+        uids: the sequence's spans.
+        ends: their ends in tokens.
+        level: ``ENTERED``, or ``COMPUTED``: had everything been worth keeping as well.
+        num_computed: tokens of the prefix that anybody has computed.
+    """
+    _look_up(assemble(arrays), answer, uids, ends, level, num_computed)
+
+
+@njit
+def _look_up(
+    core: Core, answer: Ints, uids: Ints, ends: Ints, level: int, num_computed: int
+) -> None:
+    """The work of `longest_hit`, at a level of what is taken for cached."""
+    pool, groups, rules = core.pool, core.tables.groups, core.rules[0]
+    noted = pool.totals[NOTED]
+    if noted != 0:
+        begin_cuts(noted, level)
     answer[:] = 0
     num_tokens = ends[-1] if len(ends) > 0 else 0
     if rules.caching == 0 or num_tokens <= max(1, rules.key_lookahead):
@@ -153,14 +185,36 @@ def longest_hit(arrays: Arrays, uids: Ints, ends: Ints) -> None:
                 most = min(bound + row.block_size, most)
             if row.sliding_window == 0:
                 reach = full_attention_reach(
-                    pool, groups, group, uids, ends, most, rules.alignment, drop
+                    pool,
+                    groups,
+                    group,
+                    uids,
+                    ends,
+                    most,
+                    rules.alignment,
+                    drop,
+                    level,
+                    num_computed,
                 )
             else:
-                reach = window_reach(pool, groups, group, uids, ends, most, rules.alignment, drop)
+                reach = window_reach(
+                    pool,
+                    groups,
+                    group,
+                    uids,
+                    ends,
+                    most,
+                    rules.alignment,
+                    drop,
+                    level,
+                    num_computed,
+                )
             if drop:
                 verified |= 1 << index
             elif reach < bound:
                 verified = 0
+            if noted != 0 and reach < bound:
+                note_cut(noted, level, group, reach, bound)
             bound = reach
             if first_pass:
                 answer[REACH + index] = reach
@@ -348,6 +402,10 @@ def cache_up_to(arrays: Arrays, slot: int, num_computed: int) -> None:
     sequence = tables.sequences[slot]
     num_tokens = min(num_computed, sequence.num_tokens - rules.key_lookahead)
     num_units = num_tokens // rules.entry_unit
+    if pool.totals[NOTED] != 0 and (
+        num_units > sequence.num_entered or num_computed <= sequence.num_prompt
+    ):
+        note_progress(pool, tables, slot, num_computed)
     if num_units <= sequence.num_entered:
         return
     sequence.num_entered = num_units
@@ -381,6 +439,7 @@ def cache_up_to(arrays: Arrays, slot: int, num_computed: int) -> None:
 def release(arrays: Arrays, slot: int) -> None:
     """Give back everything a sequence holds: group after group, each from its last block."""
     core = assemble(arrays)
+    note_leave(core.pool, core.tables, slot)
     for group in range(len(core.tables.groups)):
         give_back_all(core.pool, core.tables, slot, group)
     core.tables.sequences[slot].num_computed = 0

@@ -16,8 +16,10 @@ import numpy.typing as npt
 from kvsim.cache import ordered, retained
 from kvsim.cache.block_pool import (
     CACHED_BY_GROUP,
+    NOTED,
     ORDERED,
     RETAINED,
+    WATCHED,
     Ids,
     Pool,
     Rows,
@@ -26,9 +28,24 @@ from kvsim.cache.block_pool import (
     give_back_run,
     remove_block,
     take_run,
-    touch,
+    touch_run,
 )
 from kvsim.cache.content import NUMBER_BITS, Ints, block_key, span_at
+from kvsim.cache.ledger import (
+    BY_ANSWER,
+    BY_PROMPT,
+    BY_RECOMPUTE,
+    BY_STATE,
+    BY_WINDOW,
+    COMPUTED,
+    PRESENT,
+    READMITTED,
+    eviction_of,
+    ledger_at,
+    taker_of,
+    tell_taker,
+    tell_user,
+)
 from kvsim.cache.spec import FULL, MAMBA, GroupSpec, scheduler_block_size
 from kvsim.jit import njit, njit_apart
 from kvsim.policies.facts import FULL_ATTENTION, SLIDING_WINDOW
@@ -78,6 +95,8 @@ SEQUENCE_ROW = np.dtype(
         ("planned", np.int64),  # number of the last step it is part of
         ("eligible", np.int64),  # number of the plan from which on it may decode again
         ("serial", np.int64),  # tells those that held the slot apart
+        ("owner", np.int64),  # whose it is; this and the next are for the ledger alone
+        ("num_noted", np.int64),  # computed tokens that it knows of
         ("priority", np.int64),  # of the request; this and what follows is for policies alone
         ("keep_priority", np.int64),  # 0 to 100, -1 where it is not said
         ("keep_tokens", np.int64),  # how many of its first tokens that is about
@@ -197,10 +216,55 @@ def same_spec(one: GroupSpec, other: GroupSpec) -> bool:
 
 
 @njit
-def is_cached(pool: Pool, groups: Rows, group: int, uid: int, index: int) -> bool:
-    """Whether every group with this group's spec holds a block."""
+def is_cached(
+    pool: Pool,
+    groups: Rows,
+    group: int,
+    uid: int,
+    index: int,
+    level: int = PRESENT,
+    is_computed: bool = True,
+    is_whole: bool = True,
+) -> bool:
+    """Whether every group with this group's spec holds a block, or would at another level.
+
+    Args:
+        pool: the pool.
+        groups: the groups.
+        group: the first of its spec.
+        uid: of the span in which the block ends.
+        index: the block's number.
+        level: what counts as cached: `PRESENT`, or with a ledger `ENTERED` or `COMPUTED`.
+        is_computed: somebody has computed it.
+        is_whole: it is no part of a block.
+    """
+    if level != PRESENT:
+        return _was_cached(pool, groups, group, uid, index, level, is_computed, is_whole)
     while group >= 0:
         if find_block(pool, block_key(uid, index, group)) == 0:
+            return False
+        group = groups[group].mate
+    return True
+
+
+@njit_apart
+def _was_cached(
+    pool: Pool,
+    groups: Rows,
+    group: int,
+    uid: int,
+    index: int,
+    level: int,
+    is_computed: bool,
+    is_whole: bool,
+) -> bool:
+    """`is_cached` at another level; whole blocks of full attention are entered once computed."""
+    if level == COMPUTED or groups[group].is_full != 0 and is_whole:
+        return is_computed
+    ledger = ledger_at(pool.totals[NOTED])
+    while group >= 0:
+        key = block_key(uid, index, group)
+        if find_block(pool, key) == 0 and eviction_of(ledger, key) == 0:
             return False
         group = groups[group].mate
     return True
@@ -216,6 +280,8 @@ def full_attention_reach(
     max_tokens: int,
     alignment: int,
     drop: bool,
+    level: int = PRESENT,
+    num_computed: int = 0,
 ) -> int:
     """Tokens a full-attention spec can serve: its blocks from the left, to the first missing."""
     size: int = groups[group].block_size
@@ -225,7 +291,8 @@ def full_attention_reach(
     while position <= max_tokens:
         while ends[span] < position + ahead:
             span += 1
-        if not is_cached(pool, groups, group, uids[span], position // size):
+        is_computed = position + ahead <= num_computed
+        if not is_cached(pool, groups, group, uids[span], position // size, level, is_computed):
             break
         position += size
     reach = position - size
@@ -244,6 +311,8 @@ def window_reach(
     max_tokens: int,
     alignment: int,
     drop: bool,
+    level: int = PRESENT,
+    num_computed: int = 0,
 ) -> int:
     """Tokens a sliding-window spec can serve: the rightmost aligned boundary with its run.
 
@@ -264,7 +333,8 @@ def window_reach(
         while position > 0 and matched < needed:
             while span > 0 and ends[span - 1] >= position + ahead:
                 span -= 1
-            if not is_cached(pool, groups, group, uids[span], position // size):
+            is_computed = position + ahead <= num_computed
+            if not is_cached(pool, groups, group, uids[span], position // size, level, is_computed):
                 break
             matched += 1
             position -= size
@@ -284,7 +354,7 @@ def window_reach(
 def _chunk_reach(
     pool: Pool, groups: Rows, group: int, uids: Ints, ends: Ints, max_tokens: int
 ) -> int:
-    """Tokens a chunked local spec can serve: its chunk's blocks from the left, to one missing.
+    """Tokens a chunked local spec can serve: its chunk's blocks from the left to the first miss.
 
     The chunk is that of the bound. What lies before it nobody attends to: it counts as served.
     """
@@ -340,8 +410,8 @@ def adopt_hit(pool: Pool, tables: Tables, slot: int, group: int, hit_tokens: int
     table = tables.tables[slot, group]
     table.length = (hit_tokens + row.beyond) // row.block_size
     table.num_looked_at = table.length
-    for index in range(table.first, table.length):
-        touch(pool, tables.rings[slot, row.ring + (index & row.ring_mask)])
+    ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
+    touch_run(pool, ring, row.ring_mask, table.first, table.length)
     if group == 0 and hit_tokens > 0:
         note_hit(pool, tables, slot, hit_tokens)
 
@@ -357,6 +427,24 @@ def note_hit(pool: Pool, tables: Tables, slot: int, hit_tokens: int) -> None:
         retained.note_landing(address, block_key(uid, hit_tokens // unit, 0))
 
 
+@njit_apart
+def note_taker(pool: Pool, tables: Tables, slot: int, group: int) -> None:
+    """Tell the ledger who takes the blocks that come next and why."""
+    if pool.totals[NOTED] == 0:
+        return
+    sequence = tables.sequences[slot]
+    cause = BY_PROMPT
+    if sequence.owner & READMITTED and sequence.num_computed + 1 < sequence.num_tokens:
+        cause = BY_RECOMPUTE
+    elif tables.groups[group].sliding_window != 0:
+        cause = BY_WINDOW
+    elif tables.groups[group].states != 0:
+        cause = BY_STATE
+    elif sequence.num_computed >= sequence.num_prompt:
+        cause = BY_ANSWER
+    tell_taker(pool.totals[NOTED], taker_of(sequence.owner, cause))
+
+
 @njit
 def take_blocks(pool: Pool, tables: Tables, slot: int, group: int, num_tokens: int) -> None:
     """Extend a block table so that it covers a number of tokens."""
@@ -366,6 +454,8 @@ def take_blocks(pool: Pool, tables: Tables, slot: int, group: int, num_tokens: i
     table.first_new = table.length
     if num <= table.length:
         return
+    if pool.totals[WATCHED] != 0:
+        note_taker(pool, tables, slot, group)
     ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
     take_run(pool, ring, row.ring_mask, table.length, num, group)
     table.length = num
@@ -393,7 +483,7 @@ def leave_window(
     table = tables.tables[slot, group]
     end = min(num_skipped(row, num_computed_tokens), table.length)
     if end > table.first:
-        if pool.totals[ORDERED] != 0:
+        if pool.totals[WATCHED] != 0:
             tell_holder(pool, tables.groups, group, tables.sequences[slot], 0)
         ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
         give_back_run(pool, ring, row.ring_mask, table.first, end, row.prepend_uncached != 0)
@@ -402,7 +492,11 @@ def leave_window(
 
 @njit_apart
 def tell_holder(pool: Pool, groups: Rows, group: int, sequence: Any, offset: int) -> None:
-    """Tell the order of the free queue who gives back the blocks that come next."""
+    """Tell the order of the free queue and the ledger who gives back the blocks that come next."""
+    if pool.totals[NOTED] != 0:
+        tell_user(pool.totals[NOTED], sequence.owner)
+    if pool.totals[ORDERED] == 0:
+        return
     row = groups[group]
     ordered.note_holder(
         pool.totals[ORDERED],
@@ -427,7 +521,7 @@ def give_back_all(pool: Pool, tables: Tables, slot: int, group: int) -> None:
     """Give back a whole block table, last block first."""
     table = tables.tables[slot, group]
     row = tables.groups[group]
-    if pool.totals[ORDERED] != 0:
+    if pool.totals[WATCHED] != 0:
         tell_holder(pool, tables.groups, group, tables.sequences[slot], 0)
     ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
     give_back_run(pool, ring, row.ring_mask, table.first, table.length, row.prepend_uncached != 0)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvsim.cache.block_pool import ORDERED, Ids, Pool, Rows, give_back_run
+from kvsim.cache.block_pool import WATCHED, Ids, Pool, Rows, give_back_run
 from kvsim.cache.content import Ints
 from kvsim.cache.groups import Tables, tell_holder
 from kvsim.jit import njit
@@ -70,7 +70,7 @@ def give_back_held(
     prepended = 0
     for group in range(len(groups) - 1, -1, -1):
         start = ends[group - 1] if group > 0 else 0
-        if pool.totals[ORDERED] != 0:
+        if pool.totals[WATCHED] != 0:
             tell_holder(pool, groups, group, holder[0], firsts[group] - start)
         prepend = groups[group].prepend_uncached != 0
         prepended = give_back_run(pool, ids, -1, start, ends[group], prepend, prepended)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvsim.cache.block_pool import Pool, Rows
+from kvsim.cache.block_pool import NOTED, Pool, Rows
 from kvsim.cache.content import Ints, span_at
-from kvsim.cache.coordinator import HIT, JUNCTION, REACH, Arrays, assemble
+from kvsim.cache.coordinator import HIT, JUNCTION, REACH, Arrays, Core, assemble
 from kvsim.cache.groups import Tables, collect_hit, is_cached, window_reach
+from kvsim.cache.ledger import PRESENT, begin_cuts, note_cut
 from kvsim.cache.state_tables import States, holder, key_at
 from kvsim.jit import njit, njit_apart
 
@@ -36,7 +37,16 @@ def _full_limit(rules: Rows, num_groups: int, row: Any, bound: int, num_tokens: 
 
 @njit_apart
 def _tail(
-    pool: Pool, groups: Rows, rules: Rows, group: int, uids: Ints, ends: Ints, start: int, most: int
+    pool: Pool,
+    groups: Rows,
+    rules: Rows,
+    group: int,
+    uids: Ints,
+    ends: Ints,
+    start: int,
+    most: int,
+    level: int,
+    num_computed: int,
 ) -> int:
     """The end of the longest part of the block at ``start`` that all mates know; ``start`` if none.
 
@@ -49,13 +59,16 @@ def _tail(
         ends: their ends.
         start: tokens before the block.
         most: nothing beyond so many tokens counts.
+        level: what counts as cached.
+        num_computed: tokens that anybody has computed.
     """
     unit: int = rules[0].hash_block_size
     ahead = rules[0].key_lookahead
     end: int = min(start + groups[group].block_size - unit, most // unit * unit)
     while end > start:
         uid = uids[span_at(ends, len(ends), end + ahead)]
-        if is_cached(pool, groups, group, uid, end // unit):
+        known = end + ahead <= num_computed
+        if is_cached(pool, groups, group, uid, end // unit, level, known, False):
             return end
         end -= unit
     return start
@@ -71,6 +84,8 @@ def _full_reach(
     ends: Ints,
     most: int,
     drop: bool,
+    level: int,
+    num_computed: int,
 ) -> int:
     """Tokens a full-attention spec can serve: whole blocks from the left, then a part of one."""
     size: int = groups[group].block_size
@@ -81,12 +96,13 @@ def _full_reach(
     while position <= most:
         while ends[span] < position + ahead:
             span += 1
-        if not is_cached(pool, groups, group, uids[span], position // hash_block):
+        known = position + ahead <= num_computed
+        if not is_cached(pool, groups, group, uids[span], position // hash_block, level, known):
             break
         position += size
     reach = position - size
     if unit < size:
-        reach = _tail(pool, groups, rules, group, uids, ends, reach, most)
+        reach = _tail(pool, groups, rules, group, uids, ends, reach, most, level, num_computed)
     if drop and reach > 0:
         reach -= min(unit, size)
     return reach - reach % unit
@@ -94,7 +110,15 @@ def _full_reach(
 
 @njit_apart
 def _state_reach(
-    pool: Pool, groups: Rows, rules: Rows, group: int, uids: Ints, ends: Ints, most: int
+    pool: Pool,
+    groups: Rows,
+    rules: Rows,
+    group: int,
+    uids: Ints,
+    ends: Ints,
+    most: int,
+    level: int,
+    num_computed: int,
 ) -> int:
     """Tokens a spec of states can serve: the last boundary at which all its groups have one."""
     size: int = groups[group].block_size
@@ -107,7 +131,8 @@ def _state_reach(
         if position % unit == 0:
             while span > 0 and ends[span - 1] >= position + ahead:
                 span -= 1
-            if is_cached(pool, groups, group, uids[span], position // hash_block):
+            known = position + ahead <= num_computed
+            if is_cached(pool, groups, group, uids[span], position // hash_block, level, known):
                 return position
         position -= step
     return 0
@@ -117,7 +142,26 @@ def _state_reach(
 def hybrid_hit(arrays: Arrays, uids: Ints, ends: Ints) -> None:
     """What ``longest_hit`` writes, for a cache with groups of states."""
     core = assemble(arrays)
-    pool, groups, rules, answer = core.pool, core.tables.groups, core.rules, core.answer
+    _look_up(core, core.answer, uids, ends, PRESENT, 0)
+
+
+@njit_apart
+def hybrid_hit_kept(
+    arrays: Arrays, answer: Ints, uids: Ints, ends: Ints, level: int, num_computed: int
+) -> None:
+    """What ``longest_hit_kept`` writes, for a cache with groups of states."""
+    _look_up(assemble(arrays), answer, uids, ends, level, num_computed)
+
+
+@njit_apart
+def _look_up(
+    core: Core, answer: Ints, uids: Ints, ends: Ints, level: int, num_computed: int
+) -> None:
+    """The work of `hybrid_hit`, at a level of what is taken for cached."""
+    pool, groups, rules = core.pool, core.tables.groups, core.rules
+    noted = pool.totals[NOTED]
+    if noted != 0:
+        begin_cuts(noted, level)
     answer[:] = 0
     num_tokens = ends[-1] if len(ends) > 0 else 0
     ahead = max(1, rules[0].key_lookahead)
@@ -142,20 +186,28 @@ def hybrid_hit(arrays: Arrays, uids: Ints, ends: Ints) -> None:
                 continue
             drop = row.eagle != 0 and (verified >> index) & 1 == 0
             if row.states != 0:
-                reach = _state_reach(pool, groups, rules, group, uids, ends, bound)
+                reach = _state_reach(
+                    pool, groups, rules, group, uids, ends, bound, level, num_computed
+                )
             elif row.is_full != 0:
                 most = _full_limit(rules, len(groups), row, bound, num_tokens)
-                reach = _full_reach(pool, groups, rules, group, uids, ends, most, drop)
+                reach = _full_reach(
+                    pool, groups, rules, group, uids, ends, most, drop, level, num_computed
+                )
             else:
                 most = bound
                 if drop and len(groups) > 1:
                     most = min(bound + row.block_size, _last_key(rules, num_tokens))
                 unit = rules[0].hit_unit
-                reach = window_reach(pool, groups, group, uids, ends, most, unit, drop)
+                reach = window_reach(
+                    pool, groups, group, uids, ends, most, unit, drop, level, num_computed
+                )
             if drop:
                 verified |= 1 << index
             elif reach < bound:
                 verified = 0
+            if noted != 0 and reach < bound:
+                note_cut(noted, level, group, reach, bound)
             bound = reach
             if first_pass:
                 answer[REACH + index] = reach
@@ -208,7 +260,8 @@ def collect_group(
             key = key_at(uids, ends, num_spans, min(end, most), ahead, unit) | group
             if end > most or holder(pool, states, key) == 0:
                 spans = ends[:num_spans]
-                end = _tail(pool, tables.groups, rules, group, uids, spans, column * size, most)
+                start = column * size
+                end = _tail(pool, tables.groups, rules, group, uids, spans, start, most, PRESENT, 0)
         block = 0
         if end > column * size:
             key = key_at(uids, ends, num_spans, end, ahead, unit) | group

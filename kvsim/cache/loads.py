@@ -5,7 +5,7 @@ And what else the engine does with blocks only where a connector is there.
 
 from __future__ import annotations
 
-from kvsim.cache.block_pool import FREE, touch
+from kvsim.cache.block_pool import FREE, touch_run
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import (
     NO_ROOM,
@@ -93,8 +93,8 @@ def allocate_load(
         row = tables.groups[group]
         table = tables.tables[slot, group]
         num_hit = hit_tokens // row.block_size
-        for index in range(table.first, num_hit):
-            touch(pool, tables.rings[slot, row.ring + (index & row.ring_mask)])
+        ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
+        touch_run(pool, ring, row.ring_mask, table.first, num_hit)
         table.length = max(num_hit, _num_skipped(tables, group, total))
         table.num_looked_at = table.length
     if hit_tokens > 0:
@@ -154,18 +154,19 @@ def leave_windows(arrays: Arrays, slot: int) -> None:
 
 
 @njit
-def blocks_left(arrays: Arrays, slots: Ints) -> int:
+def blocks_left(arrays: Arrays, slots: Ints, ahead: int) -> int:
     """Blocks that sequences still need until all their tokens are computed.
 
     Args:
         arrays: the cache.
         slots: int64, the sequences.
+        ahead: tokens more that there is to be room for.
     """
     core = assemble(arrays)
     tables, rules = core.tables, core.rules[0]
     left = 0
     for slot in slots:
-        whole = min(tables.sequences[slot].num_tokens, rules.max_model_len)
+        whole = min(tables.sequences[slot].num_tokens, rules.max_model_len) + ahead
         for group in range(len(tables.groups)):
             row = tables.groups[group]
             required = min(-(-whole // row.block_size), row.cap)

@@ -7,7 +7,7 @@ code; apart, every length would be promised in one file and kept in another.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,6 @@ from kvsim.cache.block_pool import (
     LOG_ROWS,
     LOG_STAMPED,
     NUM_GROUPS_MAX,
-    ORDERED,
     Ids,
     aligned_rows,
     find_block,
@@ -61,6 +60,7 @@ from kvsim.cache.holding import HeldBlocks, give_back_held, held_blocks
 from kvsim.cache.hybrid import collect_group, hybrid_hit
 from kvsim.cache.loads import allocate_load, blocks_left, leave_windows, load_arrived
 from kvsim.cache.ordering import FreeOrder, Retainer
+from kvsim.cache.progress import note_leave
 from kvsim.cache.spec import FULL, MAMBA, MAX_BLOCKS, GroupSpec, scheduler_block_size
 from kvsim.cache.state_blocks import (
     allocate_hybrid,
@@ -70,11 +70,24 @@ from kvsim.cache.state_blocks import (
     release_hybrid,
     state_rules,
 )
+from kvsim.cache.state_loads import (
+    allocate_hybrid_load,
+    hybrid_blocks_left,
+    hybrid_load_arrived,
+    leave_hybrid,
+)
 from kvsim.cache.state_tables import (
     IDLE_ROW,
     NUM_ALIASES,
     NUM_COPIES,
+    NUM_OFFERS,
     NUM_TAKEN,
+    OFFER_BLOCK,
+    OFFER_COLUMNS,
+    OFFER_GROUP,
+    OFFER_SERIAL,
+    OFFER_SLOT,
+    OFFER_UNITS,
     aligned_chunk,
     begin_step,
     can_export,
@@ -89,6 +102,7 @@ from kvsim.policies.retention import DENSE
 
 _MASK_PIECE_BLOCKS = 2048
 """Blocks whose mask is made at once; more are taken piece by piece."""
+_OFFERED = [OFFER_SLOT, OFFER_GROUP, OFFER_BLOCK, OFFER_UNITS]
 MAX_LOOKAHEAD_TOKENS = 256
 """Most draft tokens an allocation may ask for on top of its new tokens."""
 
@@ -102,12 +116,14 @@ class Sequence:
         num_prompt: how many of them are the prompt.
         slot: row in the cache's tables; -1 while it holds nothing.
         junction: where its last lookup saw siblings diverge, in tokens; 0 for none.
+        owner: who it is to the ledger, see `kvsim.cache.ledger`; -1 for nobody.
     """
 
     content: Content
     num_prompt: int
     slot: int = -1
     junction: int = 0
+    owner: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +140,16 @@ class Hit:
     tokens: int
     junction: int
     reach: tuple[int, ...]
+
+
+class Follower(Protocol):
+    """Who is told of what happens to a cache."""
+
+    def at(self, now_s: float) -> None:
+        """It is so late."""
+
+    def reset(self) -> None:
+        """The cache is empty."""
 
 
 class KVCache:
@@ -225,7 +251,14 @@ class KVCache:
         )
         at_work = (self.order, self.retainer)
         self._policies = [policy for policy in at_work if policy is not None]
+        self._followers: list[Follower] = list(self._policies)
+        self._sizes = [
+            (index, group.block_size, int(rows["cap"][index]))
+            for index, group in enumerate(groups)
+            if group.kind != MAMBA
+        ]
         self._idle_slots: list[int] = []
+        self._offers_states = False
         # Full-attention groups that keep what their own lookup found, beyond the hit.
         self._uncut = [
             index
@@ -283,6 +316,7 @@ class KVCache:
             raise ValueError("the first allocation of a sequence, and only that, takes its hit")
         if self._has_states:
             self._make_room_for_copies(len(self.config.groups))
+            self._make_room_for_offers(1)
         if hit is None:
             later = allocate_hybrid if self._has_states else allocate
             answer = later(
@@ -324,6 +358,7 @@ class KVCache:
         hit: Hit,
         num_external: int,
         *,
+        is_cut: bool = False,
         full_fit: bool = True,
         num_reserved: int = 0,
         watermark: int = 0,
@@ -336,6 +371,7 @@ class KVCache:
             sequence: holds nothing yet.
             hit: what its last lookup found.
             num_external: tokens to be loaded, at least 1.
+            is_cut: the lookup found a part of a block beyond the hit, which is loaded instead.
             full_fit: only if the whole sequence fits.
             num_reserved: blocks to be left free.
             watermark: more of these, beside the whole sequence as well.
@@ -354,7 +390,7 @@ class KVCache:
         self._seat(sequence)
         if self._uncut:
             self._note_beyond(None)
-        answer = allocate_load(
+        seating = (
             self.arrays,
             sequence.slot,
             content.uids,
@@ -362,25 +398,39 @@ class KVCache:
             sequence.num_prompt,
             sequence.junction,
             hit.tokens,
-            num_external,
-            full_fit,
-            num_reserved,
-            watermark,
         )
+        room = full_fit, num_reserved, watermark
+        if self._has_states:
+            answer = allocate_hybrid_load(*seating, is_cut, num_external, *room)
+        else:
+            answer = allocate_load(*seating, num_external, *room)
         return self._stays(sequence, answer)
 
     def load_arrived(self, sequence: Sequence) -> None:
         """What ``allocate_load`` made room for is there, and is cached."""
-        load_arrived(self.arrays, sequence.slot)
+        if self._has_states:
+            self._make_room_for_offers(1)
+            hybrid_load_arrived(self.arrays, sequence.slot)
+        else:
+            load_arrived(self.arrays, sequence.slot)
 
     def leave_windows(self, sequence: Sequence) -> None:
         """Give back the blocks a sequence's windows have left, as a connector has it at the end."""
-        leave_windows(self.arrays, sequence.slot)
+        leave = leave_hybrid if self._has_states else leave_windows
+        leave(self.arrays, sequence.slot)
         self.check()
 
-    def num_blocks_left(self, slots: npt.NDArray[np.int64]) -> int:
-        """Blocks that the sequences in these slots still need for the tokens they have."""
-        return int(blocks_left(self.arrays, slots))
+    def num_blocks_left(self, slots: Ints, starts: Ints, ahead: int = 0) -> int:
+        """Blocks that the sequences in these slots still need for the tokens they have.
+
+        Args:
+            slots: int64, the sequences.
+            starts: int64, tokens of each that were computed before the step being planned.
+            ahead: tokens more that attention is to have room for.
+        """
+        if self._has_states:
+            return int(hybrid_blocks_left(self.arrays, slots, starts, ahead))
+        return int(blocks_left(self.arrays, slots, ahead))
 
     def append(self, sequence: Sequence, uid: int, num_tokens: int) -> None:
         """The model produced tokens: the sequence's content grows by a span.
@@ -409,7 +459,9 @@ class KVCache:
 
     def hold_back(self, sequence: Sequence) -> HeldBlocks:
         """The sequence is over, but its blocks may not be handed out yet; see ``give_back``."""
-        held = held_blocks(self.core.tables, sequence.slot)
+        core = self.core
+        note_leave(core.pool, core.tables, sequence.slot)
+        held = held_blocks(core.tables, sequence.slot)
         self._unseat(sequence)
         return held
 
@@ -424,14 +476,18 @@ class KVCache:
             done = bool(forget_hybrid(self.arrays))
         else:
             done = bool(forget_all(self.core.pool))
-        for policy in self._policies if done else ():
-            policy.reset()
+        for follower in self._followers if done else ():
+            follower.reset()
         return done
+
+    def follow(self, follower: Follower) -> None:
+        """Tell somebody of the time and of resets from now on."""
+        self._followers.append(follower)
 
     def at(self, now_s: float) -> None:
         """It is ``now_s``, for policies that go by time; the cache itself has no clock."""
-        for policy in self._policies:
-            policy.at(now_s)
+        for follower in self._followers:
+            follower.at(now_s)
 
     def tell_request(
         self, sequence: Sequence, priority: int, keep_priority: int, keep_tokens: int, keep_s: float
@@ -478,6 +534,37 @@ class KVCache:
         begin_step(self.core.states)
         # Every running sequence may copy a block of each group before any other is admitted.
         self._make_room_for_copies(len(self.core.tables.sequences) * len(self.config.groups))
+        self._make_room_for_offers(len(self.core.tables.sequences))
+
+    def offer_states(self) -> None:
+        """From now on states that are entered can be asked for with ``take_offers``."""
+        self._offers_states = self._has_states
+        self._make_room_for_offers(1)
+
+    def take_offers(self) -> list[tuple[int, int, int, int]]:
+        """States entered since the last call by sequences that still hold them.
+
+        Returns:
+            For each the sequence's slot, the group, the block, and the tokens of the prefix that
+            it ends: group after group, each in the order of entering.
+        """
+        states = self.core.states
+        if states is None or not states.meter[NUM_OFFERS]:
+            return []
+        offers = states.offers[: states.meter[NUM_OFFERS]]
+        states.meter[NUM_OFFERS] = 0
+        serials = self.core.tables.sequences["serial"][offers[:, OFFER_SLOT]]
+        offers = offers[offers[:, OFFER_SERIAL] == serials]
+        offers = offers[np.argsort(offers[:, OFFER_GROUP], kind="stable")]
+        unit = int(self.core.rules["hash_block_size"][0])
+        return [
+            (slot, group, block, units * unit)
+            for slot, group, block, units in offers[:, _OFFERED].tolist()
+        ]
+
+    def keeps_part(self, slots: Ints) -> bool:
+        """Whether a sequence in one of these slots is about to copy a state inside a block."""
+        return bool((self.core.states.rows["partial"][slots] >= 0).any())
 
     def copies(self) -> Ids:
         """Ends of the copies this step makes, sources and destinations in turn; int32.
@@ -501,6 +588,7 @@ class KVCache:
         num = len(self.config.groups)
         ends = np.full(num, len(ids), dtype=np.int64)
         nobody = np.zeros(1, dtype=self.core.tables.sequences.dtype)
+        nobody["owner"] = -1
         return HeldBlocks(ids, ends, np.zeros(num, dtype=np.int64), nobody)
 
     def chunk(self, sequence: Sequence, start: int, num_new: int, most: int) -> int:
@@ -567,7 +655,8 @@ class KVCache:
         Rows and counts are in the order of the groups.
         """
         num = len(self.config.groups)
-        counts = self.core.pool.totals[EVICTED_BY:ORDERED].reshape(NUM_GROUPS_MAX, NUM_GROUPS_MAX)
+        counts = self.core.pool.totals[EVICTED_BY:LOG_LENGTH]
+        counts = counts.reshape(NUM_GROUPS_MAX, NUM_GROUPS_MAX)
         return counts[:num, :num].tolist()  # type: ignore[no-any-return]
 
     def num_computed(self, sequence: Sequence) -> int:
@@ -594,6 +683,15 @@ class KVCache:
             cap = group.admission_cap(config.max_in_flight_tokens, config.max_model_len)
             needed += blocks if cap is None else min(blocks, cap)
         return needed
+
+    def num_blocks_lacking(self, num_tokens: int, hit: Hit) -> int:
+        """Blocks that a request of so many tokens needs at least beyond what it hits."""
+        num_tokens = min(num_tokens, self.config.max_model_len)
+        lacking = 0
+        for group, size, cap in self._sizes:
+            held = max(hit.tokens, hit.reach[self.asked_at[group]]) // size
+            lacking += max(0, min(-(-num_tokens // size), cap) - held)
+        return lacking
 
     def num_blocks_to_hold(self, num_tokens: int) -> int:
         """Blocks that a sequence of so many computed tokens cannot do without on its way there."""
@@ -732,6 +830,9 @@ class KVCache:
         if len(content.ends) >= self.core.tables.spans.shape[2]:  # one more for the answer
             self._widen_spans(2 * len(content.ends))
         sequence.slot = self._idle_slots.pop()
+        if sequence.owner >= 0:
+            row = self.core.tables.sequences[sequence.slot]
+            row["owner"], row["num_noted"] = sequence.owner, 0
         if self._has_states:
             self._make_room_for_aliases()
 
@@ -786,6 +887,17 @@ class KVCache:
             longer = np.zeros((2 * needed, 3), dtype=np.int32)
             longer[: len(states.copies)] = states.copies
             self._replace(states=states._replace(copies=longer))
+
+    def _make_room_for_offers(self, num_sequences: int) -> None:
+        """Room for what so many sequences can offer: of each group a load, copy, chunk, export."""
+        if not self._offers_states:
+            return
+        states = self.core.states
+        needed = int(states.meter[NUM_OFFERS]) + 4 * num_sequences * len(self.config.groups)
+        if needed > len(states.offers):
+            longer = np.zeros((2 * needed, OFFER_COLUMNS), dtype=np.int64)
+            longer[: len(states.offers)] = states.offers
+            self._replace(states=states._replace(offers=longer))
 
     def _make_room_for_aliases(self) -> None:
         """An idle row for the end of each seated prompt, in every full-attention group.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.cache.block_pool import ORDERED, RETAINED, Ids, Pool
+from kvsim.cache.block_pool import ORDERED, RETAINED, WATCHED, Ids, Pool
 from kvsim.cache.ordered_rows import (
     CALLS,
     GHOST_ROW,
@@ -79,6 +79,7 @@ class FreeOrder:
         order["unit_tokens"] = unit_tokens
         order["linear_s"] = 1.0
         pool.totals[ORDERED] = self._order.ctypes.data
+        pool.totals[WATCHED] = 1
         _listen()
         self.reset()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvsim.cache.block_pool import FREE, NUM_BLOCKS, Pool, Rows, forget_all, touch
+from kvsim.cache.block_pool import FREE, NUM_BLOCKS, WATCHED, Pool, Rows, forget_all, touch_run
 from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import (
@@ -16,14 +16,16 @@ from kvsim.cache.coordinator import (
     assemble,
     seat,
 )
-from kvsim.cache.groups import Tables, adopt_hit, give_back_all, leave_window
+from kvsim.cache.groups import Tables, adopt_hit, give_back_all, leave_window, note_taker
 from kvsim.cache.hybrid import collect_group
+from kvsim.cache.progress import note_leave
 from kvsim.cache.spec import MAMBA, scheduler_block_size
 from kvsim.cache.state_entry import cache_hybrid
 from kvsim.cache.state_tables import (
     ALIGN,
     METER_SIZE,
     NUM_TAKEN,
+    OFFER_COLUMNS,
     STATE_ROW,
     STEP,
     States,
@@ -55,6 +57,7 @@ def make_states(num_blocks: int, num_groups: int, most_taken: int) -> States:
         np.zeros((0, 3), dtype=np.int32),
         np.zeros(most_taken, dtype=np.int32),
         np.array([1, *[0] * (METER_SIZE - 1)], dtype=np.int64),
+        np.zeros((0, OFFER_COLUMNS), dtype=np.int64),
     )
 
 
@@ -78,7 +81,7 @@ def state_rules(config: CacheConfig, has_eagle_groups: bool) -> tuple[int, ...]:
 
 
 @njit
-def _missing_states(
+def missing_states(
     tables: Tables,
     states: States,
     rules: Rows,
@@ -168,7 +171,7 @@ def _missing(
             held = -(-hit // row.block_size)
         if row.states != 0:
             until = main_end if row.states == ALIGN else end
-            lacks = _missing_states(
+            lacks = missing_states(
                 tables, states, rules, slot, group, start, until, held, exports_from, not whole
             )
             missing += max(0, lacks)
@@ -183,7 +186,7 @@ def _missing(
 
 
 @njit_apart
-def _starts_too_early(core_pool: Pool, tables: Tables, states: States, slot: int, hit: int) -> bool:
+def starts_too_early(core_pool: Pool, tables: Tables, states: States, slot: int, hit: int) -> bool:
     """Whether the hit ends in a state that this step computes."""
     for group in range(len(tables.groups)):
         row = tables.groups[group]
@@ -196,11 +199,13 @@ def _starts_too_early(core_pool: Pool, tables: Tables, states: States, slot: int
 
 
 @njit_apart
-def _take_full(pool: Pool, tables: Tables, states: States, slot: int, group: int, end: int) -> None:
+def take_full(pool: Pool, tables: Tables, states: States, slot: int, group: int, end: int) -> None:
     """Extend a table of full attention or a window; a hit inside a block is copied first."""
     row = tables.groups[group]
     state = states.rows[slot, group]
     table = tables.tables[slot, group]
+    if pool.totals[WATCHED] != 0:
+        note_taker(pool, tables, slot, group)
     if state.partial >= 0:
         place = row.ring + (state.partial & row.ring_mask)
         source: int = tables.rings[slot, place]
@@ -243,7 +248,7 @@ def allocate_hybrid(
             if found < 0:
                 return STALE_HIT
             idle += found
-        if _starts_too_early(pool, tables, states, slot, hit_tokens):
+        if starts_too_early(pool, tables, states, slot, hit_tokens):
             return NO_ROOM
     exports_from = 0
     if rules[0].retention_interval == 0:
@@ -279,7 +284,7 @@ def allocate_hybrid(
             until = main_end if row.states == ALIGN else end
             take_states(pool, tables, states, slot, group, until)
         else:
-            _take_full(pool, tables, states, slot, group, end)
+            take_full(pool, tables, states, slot, group, end)
     sequence.num_computed = start + num_new
     if rules[0].caching != 0:
         cache_hybrid(arrays, slot, min(start, most) + num_new, before)
@@ -298,8 +303,8 @@ def _adopt(
     table = tables.tables[slot, group]
     table.length = -(-hit_tokens // row.block_size)
     table.num_looked_at = hit_tokens // row.block_size
-    for column in range(table.first, table.length):
-        touch(pool, tables.rings[slot, row.ring + (column & row.ring_mask)])
+    ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
+    touch_run(pool, ring, row.ring_mask, table.first, table.length)
 
 
 @njit_apart
@@ -334,7 +339,7 @@ def forget_hybrid(arrays: Arrays) -> bool:
     if pool.totals[FREE] != pool.totals[NUM_BLOCKS] - 1:
         return False
     for block in range(len(states.aliases)):
-        drop_aliases(pool, states, block)
+        drop_aliases(pool, states, block, False)
     return forget_all(pool)
 
 
@@ -343,6 +348,7 @@ def release_hybrid(arrays: Arrays, slot: int) -> None:
     """Give back everything a sequence holds: group after group, each from its last block."""
     core = assemble(arrays)
     pool, tables = core.pool, core.tables
+    note_leave(pool, tables, slot)
     for group in range(len(tables.groups)):
         if tables.groups[group].states != 0:
             table = tables.tables[slot, group]

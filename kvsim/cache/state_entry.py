@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvsim.cache.block_pool import Pool, Rows
+from kvsim.cache.block_pool import NOTED, Pool, Rows
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import Arrays, assemble, note_boundaries
 from kvsim.cache.groups import Tables, cache_blocks
+from kvsim.cache.progress import note_progress
 from kvsim.cache.state_tables import (
     ALIGN,
     States,
@@ -17,6 +18,7 @@ from kvsim.cache.state_tables import (
     enter_whole,
     in_table,
     key_at,
+    offer,
     resumable,
     stamp,
     tokens_of,
@@ -47,6 +49,8 @@ def cache_hybrid(arrays: Arrays, slot: int, num_computed: int, computed_before: 
     sequence = tables.sequences[slot]
     boundaries = core.boundaries
     num_tokens = min(num_computed, sequence.num_tokens)
+    if pool.totals[NOTED] != 0:
+        note_progress(pool, tables, slot, num_computed)
     known = max(0, sequence.num_tokens - rules[0].key_lookahead)
     known = known // rules[0].hash_block_size * rules[0].hash_block_size
     note_boundaries(rules[0], sequence, boundaries)
@@ -183,6 +187,7 @@ def _cache_states(
         block = in_table(tables, slot, group, column)
         if block != 0 and pool.blocks[block].key != 0:
             stamp(pool, states, block)
+            offer(pool, tables, states, slot, group, block)
 
 
 @njit_apart

@@ -7,6 +7,7 @@ positions (0 in its ring), and the blocks that drafts write to stand behind the 
 In caches with such groups a block may be known by a prefix that ends inside it, so that keys of
 full-attention and state groups count units of the hash block, not blocks. A full-attention block
 can have several such keys; all but the first are *aliases*: rows of the pool behind its blocks.
+One file because all of it works on ``States``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ import numpy as np
 
 from kvsim.cache.block_pool import (
     CACHED_BY_GROUP,
+    EVICTED,
+    NOTED,
+    WATCHED,
     Ids,
     Pool,
     Rows,
@@ -28,7 +32,8 @@ from kvsim.cache.block_pool import (
     take_run,
 )
 from kvsim.cache.content import GROUP_BITS, NUMBER_BITS, Ints, block_key, span_at
-from kvsim.cache.groups import Tables
+from kvsim.cache.groups import Tables, note_taker, tell_holder
+from kvsim.cache.ledger import forget_eviction, note_evicted, tell_user
 from kvsim.jit import njit, njit_apart
 
 ALIGN, NONE = 1, 2
@@ -45,8 +50,12 @@ STATE_ROW = np.dtype(
 )
 
 # Entries of `States.meter`: number of the step, copies of it, ids in `taken`, the first idle row
-# for an alias, aliases in use.
-STEP, NUM_COPIES, NUM_TAKEN, IDLE_ROW, NUM_ALIASES, METER_SIZE = range(6)
+# for an alias, aliases in use, entries of `offers`.
+STEP, NUM_COPIES, NUM_TAKEN, IDLE_ROW, NUM_ALIASES, NUM_OFFERS, METER_SIZE = range(7)
+
+# Columns of `States.offers`: who holds the state, the number of its use of the slot, the group, the
+# block, and the hash blocks of the prefix that the state ends.
+OFFER_SLOT, OFFER_SERIAL, OFFER_GROUP, OFFER_BLOCK, OFFER_UNITS, OFFER_COLUMNS = range(6)
 
 
 class States(NamedTuple):
@@ -60,6 +69,8 @@ class States(NamedTuple):
         copies: int32 [copies, 3], source, destination and group of each that this step makes.
         taken: int32, the blocks the last allocation took, in order.
         meter: int64 [`METER_SIZE`].
+        offers: int64 [offers, `OFFER_COLUMNS`], states that were entered and that a connector may
+            store, in order; without rows where there is no connector.
     """
 
     rows: Rows
@@ -68,6 +79,7 @@ class States(NamedTuple):
     copies: Ids
     taken: Ids
     meter: Ints
+    offers: Ints
 
 
 # --- keys ---
@@ -109,17 +121,25 @@ def _has_key(pool: Pool, states: States, block: int, key: int) -> bool:
 @njit_apart
 def drop_keys(pool: Pool, states: States, block: int) -> None:
     """Take a block out of the index, aliases included; nothing where it is not in it."""
-    drop_aliases(pool, states, block)
+    drop_aliases(pool, states, block, False)
     if pool.blocks[block].key != 0:
+        if pool.totals[NOTED] != 0:
+            forget_eviction(pool.totals[NOTED], pool.blocks[block].key)
         remove_block(pool, block)
 
 
 @njit_apart
-def drop_aliases(pool: Pool, states: States, block: int) -> None:
+def drop_aliases(pool: Pool, states: States, block: int, is_evicted: bool) -> None:
     """Take all but the first key of a block out of the index."""
     row: int = states.aliases[block]
     while row != 0:
         later: int = pool.blocks[row].after
+        if pool.totals[NOTED] != 0:
+            key = pool.blocks[row].key
+            if is_evicted:
+                note_evicted(pool.totals[NOTED], block, key, pool.totals[EVICTED])
+            else:
+                forget_eviction(pool.totals[NOTED], key)
         pool.totals[CACHED_BY_GROUP + group_of(pool.blocks[row].key)] += 1
         remove_block(pool, row)
         pool.blocks[row].after = states.meter[IDLE_ROW]
@@ -174,13 +194,31 @@ def stamp(pool: Pool, states: States, block: int) -> None:
             return
 
 
+@njit_apart
+def offer(pool: Pool, tables: Tables, states: States, slot: int, group: int, block: int) -> None:
+    """Let a connector know of a block that holds the state its key names.
+
+    What there is no row for is left out: the cache has rows for all that the requests of a step can
+    offer, so that this is what a run of decodes leaves behind, beyond all that is stored.
+    """
+    place = states.meter[NUM_OFFERS]
+    if place < len(states.offers):
+        row = states.offers[place]
+        row[OFFER_SLOT] = slot
+        row[OFFER_SERIAL] = tables.sequences[slot].serial
+        row[OFFER_GROUP] = group
+        row[OFFER_BLOCK] = block
+        row[OFFER_UNITS] = tokens_of(pool.blocks[block].key, 1)
+        states.meter[NUM_OFFERS] = place + 1
+
+
 # --- blocks ---
 
 
 @njit_apart
 def take_one(pool: Pool, states: States, group: int) -> int:
     """Take the block at the head of the free queue, which is not empty."""
-    drop_aliases(pool, states, pool.blocks[0].after)
+    drop_aliases(pool, states, pool.blocks[0].after, True)
     place = states.meter[NUM_TAKEN]
     take_run(pool, states.taken, -1, place, place + 1, group)
     states.meter[NUM_TAKEN] = place + 1
@@ -231,6 +269,8 @@ def order_copies(states: States, num_groups: int, ids: Ids) -> int:
 @njit_apart
 def let_go_of_copies(pool: Pool, states: States, groups: Rows) -> None:
     """This step's copies are made: both ends of each are given back, group after group."""
+    if pool.totals[NOTED] != 0:
+        tell_user(pool.totals[NOTED], -1)
     prepended = 0
     for group in range(len(groups)):
         prepend = groups[group].prepend_uncached != 0
@@ -258,6 +298,8 @@ def give_back_states(
     pool: Pool, tables: Tables, slot: int, group: int, start: int, end: int
 ) -> None:
     """Give back what stands in some positions of a table, the last first; nulls stay."""
+    if pool.totals[WATCHED] != 0:
+        tell_holder(pool, tables.groups, group, tables.sequences[slot], 0)
     row = tables.groups[group]
     ring = tables.rings[slot, row.ring : row.ring + row.ring_mask + 1]
     prepended = 0
@@ -303,6 +345,8 @@ def take_states(
     if required <= before and state.partial < 0 and checkpoint == 0:
         state.allocated = 1
         return
+    if pool.totals[WATCHED] != 0:
+        note_taker(pool, tables, slot, group)
     length = before
     last = required - drafts - 1  # the column of the chunk's end
     if row.states == ALIGN:
@@ -328,6 +372,7 @@ def take_states(
                 remove_block(pool, source)
                 enter_block(pool, copy, key)
                 stamp(pool, states, copy)
+                offer(pool, tables, states, slot, group, copy)
             note_copy(pool, states, group, source, copy, source)
         else:
             tables.rings[slot, place] = copy

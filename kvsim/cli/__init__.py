@@ -13,12 +13,14 @@ from typing import Annotated
 import typer
 
 from kvsim.cli import (
+    advise,
     bench,
     calibrate,
     capacity,
     catalog,
     compare,
     describe,
+    explain,
     find,
     model,
     new,
@@ -49,7 +51,9 @@ app.command()(new.new)
 app.command()(run.run)
 app.command()(sweep.sweep)
 app.command()(find.find)
+app.command()(advise.advise)
 app.command()(compare.compare)
+app.command()(explain.explain)
 app.command(help=plot.help_text())(plot.plot)
 app.command()(report.report)
 app.command()(validate.validate)

@@ -72,6 +72,7 @@ def describe(
 
 
 def _topics() -> dict[str, _Topic]:
+    from kvsim.metrics.misses import MISS_REASONS
     from kvsim.metrics.overload import OVERLOAD_KEYS
     from kvsim.metrics.records import REQUEST_COLUMNS, TIMELINE_COLUMNS
     from kvsim.metrics.summary import SUMMARY_KEYS
@@ -89,6 +90,7 @@ def _topics() -> dict[str, _Topic]:
         "keys": _Topic("keys of a scenario, with default and choices", keys),
         "summary": _Topic("figures of a run in summary.json", SUMMARY_KEYS),
         "overload": _Topic("figures of an overload in summary.json", OVERLOAD_KEYS),
+        "reasons": _Topic("why a prompt token was missed, of missed_tokens", MISS_REASONS),
         "tiers": _Topic("figures of each tier in summary.json", TIER_KEYS),
         "requests": _Topic("columns of requests.parquet, a row a request", REQUEST_COLUMNS),
         "timeline": _Topic("columns of timeline.parquet, a row a moment", TIMELINE_COLUMNS),

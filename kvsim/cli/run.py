@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvsim.cli.tables import Column, fitted
 from kvsim.cli.terminal import (
     Json,
     Only,
@@ -24,6 +25,9 @@ from kvsim.cli.terminal import (
 )
 from kvsim.errors import KvsimError
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 _MOST_TABLES = 4  # of replicas, one a variant
 
 
@@ -33,10 +37,25 @@ def run(
     only: Only = [],  # noqa: B006
     jobs: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Variants simulated at once. Default: all cores."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Variants simulated at once, or parts of a fleet whose router needs no state of "
+            "replicas. Default: all cores.",
+        ),
     ] = None,
+    backend: Annotated[
+        str,
+        typer.Option(
+            metavar="loky|ray|dask", help="Where they run: this machine, a Ray or a Dask cluster."
+        ),
+    ] = "loky",
     wide: Annotated[
         bool, typer.Option("--wide", help="All columns, however wide the terminal is.")
+    ] = False,
+    why: Annotated[
+        bool,
+        typer.Option("--why", help="Note why prompt tokens were missed, and show a table."),
     ] = False,
     ceiling: Annotated[
         bool,
@@ -60,7 +79,8 @@ def run(
     from kvsim.study.ceilings import with_ceiling
     from kvsim.study.side_by_side import run_side_by_side
 
-    loaded = load_scenario(scenario, settings)
+    noted = ["output.reasons=true"] if why else []
+    loaded = load_scenario(scenario, [*settings, *noted])
     variants = chosen_variants(loaded, only, scenario)
     out_dir = out if out is not None else Path("results") / loaded.name
     check_destination(out_dir, variants)
@@ -70,6 +90,7 @@ def run(
         outcomes = run_side_by_side(
             variants,
             jobs=jobs,
+            backend=backend,
             arguments=tuple(sys.argv[1:]),
             on_progress=lambda name, share: told(name)(share),
         )
@@ -86,7 +107,7 @@ def run(
     if as_json and summaries:
         print_json({"variants": summaries})
     elif summaries:
-        _show(summaries, out_dir, wide)
+        _show(summaries, out_dir, wide, why=why)
     for text, names in failures.items():
         where = "" if len(names) == len(variants) else f"variants.{', '.join(names)}: "
         complain(KvsimError(f"{where}{text}"))
@@ -94,22 +115,18 @@ def run(
         raise typer.Exit(2)
 
 
-def _show(summaries: Mapping[str, Mapping[str, Any]], out_dir: Path, wide: bool) -> None:
-    from kvsim.results.fleet_tables import fleet_lines, replica_table
+def _show(
+    summaries: Mapping[str, Mapping[str, Any]], out_dir: Path, wide: bool, *, why: bool
+) -> None:
     from kvsim.results.tables import notes_by_name, summary_table
 
     console = make_console()
     print_table(console, summary_table(summaries, None if wide else console.width))
-    for name, summary in summaries.items():
-        fleet = summary.get("fleet")
-        if fleet is None:
-            continue
-        console.print()
-        for line in fleet_lines(fleet):
-            said = f"{name}: {line}" if len(summaries) > 1 else line
-            console.print(said, highlight=False, markup=False)
-        if len(fleet["replicas"]) > 1 and len(summaries) <= _MOST_TABLES:
-            print_table(console, replica_table(fleet))
+    if why:
+        _show_reasons(console, summaries, wide)
+    _show_fleets(
+        console, {name: s["fleet"] for name, s in summaries.items() if s.get("fleet") is not None}
+    )
     told = [(summary.get("step_times") or {}).get("says") for summary in summaries.values()]
     for says in dict.fromkeys(text for text in told if text):
         console.print(says, style="dim", highlight=False, markup=False)
@@ -117,3 +134,37 @@ def _show(summaries: Mapping[str, Mapping[str, Any]], out_dir: Path, wide: bool)
     for warning in notes_by_name(warnings):
         console.print(f"Note: {warning}", style="yellow", highlight=False, markup=False)
     console.print(f"Results: {out_dir}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_reasons(console: Console, summaries: Mapping[str, Mapping[str, Any]], wide: bool) -> None:
+    """Why prompt tokens were missed, as shares of all prompt tokens."""
+    from kvsim.study.misses import miss_rows
+
+    console.print("Prompt tokens found, or why not (kvsim describe reasons):", highlight=False)
+    columns = [Column("variant", list(summaries), is_name=True)]
+    columns += [Column(header, cells) for header, cells in miss_rows(summaries).items()]
+    print_table(console, fitted(columns, None if wide else console.width))
+
+
+def _show_fleets(console: Console, fleets: Mapping[str, Mapping[str, Any]]) -> None:
+    """What there is to say of fleets: one in sentences, several in a table, then each replica."""
+    from kvsim.results.fleet_tables import (
+        fleet_lines,
+        fleet_table,
+        further_lines,
+        replica_table,
+    )
+
+    if len(fleets) > 1:
+        console.print()
+        print_table(console, fleet_table(fleets))
+    elif fleets:
+        console.print()
+    for name, fleet in fleets.items():
+        for line in further_lines(fleet) if len(fleets) > 1 else fleet_lines(fleet):
+            said = f"{name}: {line}" if len(fleets) > 1 else line
+            console.print(said, highlight=False, markup=False)
+    for name, fleet in fleets.items() if len(fleets) <= _MOST_TABLES else ():
+        if len(fleet["replicas"]) > 1:
+            console.print()
+            print_table(console, replica_table(fleet, name if len(fleets) > 1 else ""))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from kvsim.cache.manager import KVCache
+from kvsim.cache.manager import Hit, KVCache
+from kvsim.cache.misses import MissLedger
+from kvsim.cache.reasons import AWAITED, LOST_WITH_HOLDER, NOT_COMPUTED
+from kvsim.cache.spec import MAMBA
 from kvsim.engine.jobs import Counters, Job, Load, SchedulerConfig, StepPlan
 from kvsim.engine.stepping import BUDGET, make_batch
 from kvsim.engine.waiting import WaitingQueue
@@ -24,10 +29,15 @@ class Admission:
         loading: who holds the blocks it loads to, in order; they run before all who wait.
         connector: between the cache and a tier; None without one.
         counters: tokens looked up and hit, preemptions.
+        misses: why tokens were not hit; None where nobody asks.
     """
 
     def __init__(
-        self, cache: KVCache, config: SchedulerConfig, connector: Connector | None
+        self,
+        cache: KVCache,
+        config: SchedulerConfig,
+        connector: Connector | None,
+        misses: MissLedger | None,
     ) -> None:
         """Without requests; see `Scheduler`."""
         self.cache = cache
@@ -37,6 +47,8 @@ class Admission:
         self.loading: list[Load] = []
         self.connector = connector
         self.counters = Counters()
+        self._num_ran = 0  # who ran before anybody was admitted in this step
+        self.misses = misses
         self._profile = PROFILES[cache.config.profile]
         self._batch = make_batch(
             config.max_num_seqs,
@@ -56,9 +68,10 @@ class Admission:
             The first one there were no blocks for, or None.
         """
         cache, connector = self.cache, self.connector
+        self._num_ran = len(self.running)
         if self.loading and not defer_prefills:
-            blocked = self._admit_loaded(plan, threshold)
-            if blocked is not None:
+            goes_on, blocked = self._admit_loaded(plan, threshold)
+            if not goes_on:
                 return blocked
         if defer_prefills and connector is None:
             return None
@@ -74,14 +87,20 @@ class Admission:
             if self._profile.counts_lookups:
                 self._count(job, sequence.content.num_tokens, hit.tokens)
             num_external = 0
+            is_cut = False
             if connector is not None:
-                answer = connector.match(sequence, hit.tokens)
+                # A part of a block gives way to more from outside; the tier is told of whole ones.
+                part = hit.tokens % cache.alignment_tokens
+                answer = connector.match(sequence, hit.tokens - part)
                 if answer is None:
                     plan.deferred.append(job)
                     deferred.append(self.waiting.pop())
                     continue
-                num_external = answer
-                plan.external.append((job, num_external))
+                plan.external.append((job, answer))
+                num_external = answer if answer > part else 0
+                is_cut = part > 0 and num_external > 0
+                if is_cut:
+                    hit = replace(hit, tokens=hit.tokens - part)
             if defer_prefills and not num_external:
                 deferred.append(self.waiting.pop())
                 continue
@@ -91,11 +110,14 @@ class Admission:
                 num_new = cache.chunk(sequence, start, num_new, self.config.most_chunk)
                 if num_new == 0 and not num_external:  # too little is left of this step
                     break
+            if self.misses is not None and job.num_preemptions == 0:
+                self._find_misses(self.misses, job, hit, num_external)
             if num_external:
                 done = cache.allocate_load(
                     sequence,
                     hit,
                     num_external,
+                    is_cut=is_cut,
                     full_fit=self.config.reserve_whole_prompt,
                     num_reserved=self._num_reserved(),
                     watermark=self._watermark,
@@ -115,6 +137,8 @@ class Admission:
             self.waiting.pop()
             if job.num_preemptions == 0:
                 job.hit = hit
+                if self.misses is not None:
+                    self.misses.admitted(sequence)
             job.num_external = num_external
             if not self._profile.counts_lookups:
                 self._count(job, sequence.content.num_tokens, hit.tokens)
@@ -133,12 +157,16 @@ class Admission:
         self.waiting.put_back(deferred)
         return blocked
 
-    def _admit_loaded(self, plan: StepPlan, threshold: int) -> Job | None:
-        """Let requests run whose loads have arrived, in order."""
+    def _admit_loaded(self, plan: StepPlan, threshold: int) -> tuple[bool, Job | None]:
+        """Let requests run whose loads have arrived, in order.
+
+        Returns:
+            Whether those that wait are looked at in this step, and the one there was no room for.
+        """
         cache = self.cache
         for load in list(self.loading):
             if not self._has_room:
-                return None
+                return True, None
             if not load.has_arrived:
                 continue
             job, sequence = load.job, load.job.sequence
@@ -147,6 +175,10 @@ class Admission:
                 load.is_cached = True
             num_computed = cache.num_computed(sequence)
             num_new = self._num_new(sequence.content.num_tokens - num_computed, threshold)
+            if cache.has_states:
+                num_new = cache.chunk(sequence, num_computed, num_new, self.config.most_chunk)
+                if num_new == 0:  # too little is left of this step
+                    return False, None
             if not cache.allocate(
                 sequence,
                 num_new,
@@ -154,13 +186,28 @@ class Admission:
                 full_fit=self.config.reserve_whole_prompt,
                 watermark=self._watermark,
             ):
-                return job
+                return False, job
             self.loading.remove(load)
             self._run(job, num_new, num_computed)
             (plan.started if job.num_preemptions == 0 else plan.resumed).append((job, load.hit))
             if self.connector is not None:
                 self.connector.resume(sequence)
-        return None
+        return True, None
+
+    def _find_misses(self, misses: MissLedger, job: Job, hit: Hit, num_external: int) -> None:
+        """Note why a request that may be admitted now for the first time was not hit whole."""
+        sequence = job.sequence
+        whole = sequence.content.num_tokens if self.config.reserve_whole_prompt else hit.tokens + 1
+        if not num_external and self.cache.num_blocks_lacking(whole, hit) > self.cache.num_free:
+            return  # it will not be, and is asked about again in the next step
+        found = misses.find(sequence, hit, num_external, job.request.output_uid)
+        if found[NOT_COMPUTED] and any(
+            other.num_preemptions and misses.number(other.sequence) == found[AWAITED]
+            for other in self.waiting
+        ):  # who was to compute it waits because it was preempted
+            found[LOST_WITH_HOLDER] += found[NOT_COMPUTED]
+            found[NOT_COMPUTED] = 0
+        job.misses = found
 
     def _give_up(self, job: Job) -> None:
         """Forget a request that nothing will ever make room for."""
@@ -189,10 +236,26 @@ class Admission:
         return min(num_tokens, int(self._batch.meter[BUDGET]))
 
     def _num_reserved(self) -> int:
-        """Blocks that whoever runs or loads still needs for the tokens it has."""
-        holders = [*self.running, *(load.job for load in self.loading)]
-        slots = [job.sequence.slot for job in holders]
-        return self.cache.num_blocks_left(np.array(slots, dtype=np.int64))
+        """Blocks that whoever computes its prompt or loads still needs, and a step of its own."""
+        loading = [load.job.sequence for load in self.loading]
+        sequences = [job.sequence for job in self.running] + loading
+        slots = np.array([sequence.slot for sequence in sequences], dtype=np.int64)
+        known = np.array([sequence.content.num_tokens for sequence in sequences], dtype=np.int64)
+        starts = self.cache.core.tables.sequences["num_computed"][slots]
+        counts = np.ones(len(slots), dtype=np.bool_)
+        # Of those that run only who computed its prompt before this step, or goes on to.
+        num = len(self.running)
+        counts[self._num_ran : num] = starts[self._num_ran : num] < known[self._num_ran : num]
+        for index in range(self._num_ran, num):
+            counts[index] |= self.running[index].num_external > 0
+        starts[:num] -= self._batch.scheduled[:num]
+        counts[:num] &= starts[:num] < known[:num]
+        # A step of who decodes takes a token, drafts, and slots for the drafts behind it.
+        num_drafts = len(self.config.acceptance)
+        ahead = 1 + 2 * num_drafts if num_drafts else 0
+        sizes = [group.block_size for group in self.cache.config.groups if group.kind != MAMBA]
+        own = sum(-(-ahead // size) for size in sizes)
+        return own + self.cache.num_blocks_left(slots[counts], starts[counts], ahead)
 
     def _run(self, job: Job, num_new: int, num_computed: int) -> None:
         """A request that has its blocks joins those that run."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from kvsim.cache.manager import Hit, Sequence
 from kvsim.offload.transfers import Transfers
 from kvsim.workload.request import Request
@@ -21,6 +24,7 @@ class Job:
         num_external: tokens beyond the hit that were loaded when it last got its blocks.
         num_stale: scheduled tokens that were in flight when it lost its blocks, and still are.
         eligible: number of the plan from which on it may decode again, when it lost its blocks.
+        misses: why its first admission found no more, of `MissLedger.find`; None where nobody asks.
     """
 
     request: Request
@@ -30,6 +34,7 @@ class Job:
     num_external: int = 0
     num_stale: int = 0
     eligible: int = 0
+    misses: npt.NDArray[np.int64] | None = None
 
     @property
     def rank(self) -> tuple[int, float, str]:

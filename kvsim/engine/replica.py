@@ -13,6 +13,7 @@ from typing import Protocol
 import simpy
 
 from kvsim.cache.manager import Hit, KVCache
+from kvsim.cache.reasons import ELSEWHERE, LOST_BY_GROUP, NEVER_SEEN, SHARED_WITH, TAKER
 from kvsim.engine.carrying import Carrier
 from kvsim.engine.clock import Clock
 from kvsim.engine.hooks import IDLE, IN_FLIGHT, Step, Ticket, Watcher
@@ -20,6 +21,7 @@ from kvsim.engine.jobs import Job, StepPlan
 from kvsim.engine.pipeline import Pipeline
 from kvsim.engine.reasons import too_large, why_never, why_no_longer
 from kvsim.engine.scheduler import Scheduler
+from kvsim.metrics.misses import Misses
 from kvsim.metrics.records import NO_UTILIZATION, RequestLog, RequestRecord, TimelineLog
 from kvsim.times.step_time import StepTimeParams, request_seconds
 from kvsim.workload.request import Request
@@ -175,7 +177,9 @@ class Replica:
         outside_s = request_seconds(self._step_time, request.num_prompt_tokens)
         if outside_s > 0:
             self._outside.add(ticket)
-            self._clock.process(self._enter_later(ticket, outside_s))
+            callbacks = self._clock.at(self._clock.now + outside_s).callbacks
+            assert callbacks is not None
+            callbacks.append(lambda _: self._enter_later(ticket))
         else:
             self._enter(ticket)
 
@@ -201,9 +205,8 @@ class Replica:
         self._tickets[self.scheduler.add(ticket.request)] = ticket
         self._wake()
 
-    def _enter_later(self, ticket: Ticket, outside_s: float) -> Generator[simpy.Event, None, None]:
+    def _enter_later(self, ticket: Ticket) -> None:
         """The scheduler hears of a request after the work that is done outside of steps."""
-        yield self._clock.at(self._clock.now + outside_s)
         if not self._is_lost:
             self._outside.remove(ticket)
             self._enter(ticket)
@@ -461,9 +464,28 @@ class Replica:
         record.external_hit_tokens = job.num_external
         record.hit_tokens = hit.tokens
         record.full_hit_tokens = max(hit.tokens, hit.junction)
+        record.misses = self._misses(job, hit.tokens + (record.cached_elsewhere_tokens or 0))
         record.hit_ended, record.group_hit_tokens = why_no_longer(
             self.cache, record.prompt_tokens, hit
         )
+
+    def _misses(self, job: Job, num_elsewhere: int) -> Misses | None:
+        """Why its first admission found no more; None where that is not noted.
+
+        Args:
+            job: that is admitted.
+            num_elsewhere: leading tokens that some replica of the fleet has cached.
+        """
+        ledger, found = self.scheduler.misses, job.misses
+        if ledger is None or found is None:
+            return None
+        numbers = found[:LOST_BY_GROUP].tolist()
+        unseen = numbers[NEVER_SEEN]
+        there = num_elsewhere - (job.sequence.num_prompt - unseen)
+        numbers[ELSEWHERE] = min(unseen, max(0, there))
+        numbers[NEVER_SEEN] -= numbers[ELSEWHERE]
+        shared_with, taker = ledger.name(numbers[SHARED_WITH]), ledger.taker(numbers[TAKER])
+        return Misses(numbers, shared_with, taker, *ledger.by_group(found))
 
 
 def _trigger(event: simpy.Event) -> None:

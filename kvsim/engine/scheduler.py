@@ -3,7 +3,8 @@
 Knows no time: a step is planned and put in flight, and later ended. What the engine's synchronous
 and its asynchronous scheduler do, with chunked prompts and with draft tokens, this one does in the
 same order.
-One file because planning a step and ending it read and write the same batch.
+
+One file because a step's parts share its budget and its plan, in the engine's order.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from kvsim.cache.content import Content
 from kvsim.cache.holding import HeldBlocks
 from kvsim.cache.manager import KVCache
 from kvsim.cache.manager import Sequence as CacheSequence
+from kvsim.cache.misses import MissLedger
 from kvsim.engine.admission import Admission
 from kvsim.engine.jobs import Job, SchedulerConfig, StepPlan
 from kvsim.engine.stepping import (
@@ -56,7 +58,11 @@ class Scheduler(Admission):
     """Chunked prompts, preemption, one step in flight or two; see `Admission`."""
 
     def __init__(
-        self, cache: KVCache, config: SchedulerConfig, connector: Connector | None = None
+        self,
+        cache: KVCache,
+        config: SchedulerConfig,
+        connector: Connector | None = None,
+        misses: MissLedger | None = None,
     ) -> None:
         """Make a scheduler without requests.
 
@@ -64,8 +70,9 @@ class Scheduler(Admission):
             cache: made for at least ``config.max_in_flight_tokens``.
             config: what it goes by.
             connector: asked for hits in a tier, and told what is computed.
+            misses: asked why tokens were not hit.
         """
-        super().__init__(cache, config, connector)
+        super().__init__(cache, config, connector, misses)
         # With a connector that loads, a step in flight could still write to blocks given back.
         self._defers_frees = connector is not None and config.depth > 1
         self._held: deque[tuple[int, HeldBlocks]] = deque()  # and the step that has to end first
@@ -113,6 +120,8 @@ class Scheduler(Admission):
         """A request arrives."""
         job = Job(request, CacheSequence(request.content, request.num_prompt_tokens))
         self.waiting.add(job)
+        if self.misses is not None:
+            self.misses.register(job.sequence, request.request_id)
         if self.connector is not None:
             self.connector.arrive(
                 job.sequence, request.request_id, request.output_uid, self._end_tokens(request)
@@ -132,6 +141,8 @@ class Scheduler(Admission):
     def plan(self) -> StepPlan:
         """Schedule a step: blocks are taken, and it is in flight if it computes anything."""
         plan = StepPlan()
+        if self.misses is not None:
+            self.misses.make_room()
         batch = self._batch
         batch.meter[BUDGET] = self.config.max_num_batched_tokens
         batch.meter[PLANS] += 1
@@ -148,10 +159,10 @@ class Scheduler(Admission):
             if blocked is not None and self._nothing_will_free:
                 self._give_up(blocked)
                 plan.stuck = blocked
-        if self.cache.has_states:
-            self._let_go_of_copies()
         if self.connector is not None:
             plan.transfers = self.connector.build([job.sequence for job, _ in self.scheduled()])
+        if self.cache.has_states:
+            self._let_go_of_copies()
         self.cache.check()
         plan.num_computing = launch(self.cache.arrays, batch, len(self.running))
         if self.config.prefill_schedule_interval > 1 and not defer_prefills:
@@ -266,6 +277,8 @@ class Scheduler(Admission):
         """
         if self.cache.has_states:
             self.cache.begin_step()  # with room for what its steps copy
+        if self.misses is not None:
+            self.misses.make_room()
         end_s, num_outcomes = decode_run(
             self.cache.arrays,
             params,
@@ -333,6 +346,8 @@ class Scheduler(Admission):
             self._stale[sequence.slot, int(row["serial"])] = job
         if self.connector is not None:
             self.connector.preempt(sequence)
+        if self.misses is not None:
+            self.misses.preempted(sequence)
         self._free(sequence)
         if num_output:
             sequence.content = Content.from_spans(
@@ -423,11 +438,10 @@ class Scheduler(Admission):
                 self._finish(job)
                 if place >= 0 and job.sequence.slot < 0:
                     left.append(place)
-        if left:
-            kept = np.delete(slots, left)
-            for place in sorted(left, reverse=True):
-                del self.running[place]
-            batch.slots[: len(kept)] = kept
+        for place in sorted(left, reverse=True):
+            num_left = len(self.running) - 1
+            del self.running[place]
+            batch.slots[place:num_left] = batch.slots[place + 1 : num_left + 1]
         return firsts, finished
 
     def _finish(self, job: Job) -> None:

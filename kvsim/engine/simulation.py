@@ -1,9 +1,12 @@
-"""From a scenario to what happened: arrivals, a replica, and the records of a run."""
+"""From a scenario to what happened: arrivals, a replica, and the records of a run.
+
+One file because all that a run is made of is put together here, in the order of its parts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +15,14 @@ import simpy
 
 from kvsim.cache.config import CacheConfig
 from kvsim.cache.manager import KVCache
+from kvsim.cache.misses import MissLedger
 from kvsim.cache.spec import MAMBA
 from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import Server, SessionFeeder
+from kvsim.engine.hooks import Ticket
 from kvsim.engine.jobs import SchedulerConfig
+from kvsim.engine.pipeline import make_stage_times
 from kvsim.engine.replica import Observer, Pace, Replica
 from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.tiers import SharedTiers, Tiers, make_tiers, tier_warnings
@@ -32,8 +38,8 @@ from kvsim.scenario.layout import step_layout
 from kvsim.scenario.not_simulated import not_simulated
 from kvsim.times.constants import Constants, catalog_constants, constants_of
 from kvsim.times.fitted_range import range_warnings
-from kvsim.times.roofline import overrides, roofline, roofline_stages
-from kvsim.times.stages import NOT_MEASURED, stage_times
+from kvsim.times.roofline import overrides, roofline
+from kvsim.times.stages import NOT_MEASURED
 from kvsim.times.step_time import (
     StepTimeParams,
     constant_step_time,
@@ -146,32 +152,6 @@ def make_step_time(scenario: Scenario) -> StepTimeParams:
     )
 
 
-def make_stage_times(scenario: Scenario, whole: StepTimeParams) -> tuple[StepTimeParams, ...]:
-    """The same of each stage of a pipeline; none for a single stage.
-
-    Args:
-        scenario: what to run.
-        whole: the step of all layers.
-    """
-    num_stages, chosen = scenario.node.pipeline_parallel, scenario.step_time
-    if num_stages == 1:
-        return ()
-    gpu = scenario.gpu_spec
-    if not isinstance(chosen, RooflineStepTime) or gpu is None:
-        return stage_times(whole, [1] * num_stages)
-    return roofline_stages(
-        scenario.model_spec,
-        gpu,
-        step_layout(scenario),
-        whole,
-        num_stages,
-        engine=chosen.engine,
-        asynchronous=scenario.async_scheduling,
-        constants=_constants(chosen),
-        override=overrides(chosen.compute_efficiency, chosen.memory_efficiency, chosen.overhead_s),
-    )
-
-
 def tell_costs(cache: KVCache, params: StepTimeParams) -> None:
     """Tell the order of the free queue what a prefix costs: a straight line and a square.
 
@@ -241,14 +221,26 @@ def _constants(chosen: RooflineStepTime) -> Constants | None:
     return None if path is None else constants_of(path)
 
 
-def _table_warnings(params: StepTimeParams) -> tuple[str, ...]:
+def _table_warnings(answered: int, outside: int) -> tuple[str, ...]:
     """Steps that a table had to go beyond its points for."""
-    answered, outside = (int(count) for count in params.tables.outside)
     if outside == 0:
         return ()
     return (
         f"{outside:,} of {answered:,} steps lie outside of the table of step times: their times go "
         "on from its last two points. Measure further out.",
+    )
+
+
+def forgotten_evictions(engines: Iterable[Engine]) -> tuple[str, ...]:
+    """That only the later evictions are remembered, where that is so."""
+    ledgers = [engine.replica.scheduler.misses for engine in engines]
+    num = sum(ledger.num_forgotten for ledger in ledgers if ledger is not None)
+    if not num:
+        return ()
+    return (
+        f"{num:,} evicted blocks are remembered no longer: tokens missed for want of them stand "
+        "under evicted_earlier, or where windows or states are kept here and there under "
+        "not_retained or no_state.",
     )
 
 
@@ -275,7 +267,13 @@ def simulate(
     step_time = make_step_time(scenario)
     requests, timeline = RequestLog(), TimelineLog()
     engine = make_engine(
-        scenario, clock, step_time, requests, timeline=timeline, one_by_one=one_by_one
+        scenario,
+        clock,
+        step_time,
+        requests,
+        timeline=timeline,
+        one_by_one=one_by_one,
+        coarse_tokens=workload.block_tokens,
     )
     told = on_progress or (lambda share: None)
     feed(clock, workload, engine.replica, told)
@@ -285,8 +283,12 @@ def simulate(
     return Simulation(
         requests,
         timeline,
-        engine.counters(),
-        (*run_warnings(scenario, workload, step_time), *engine.replica.cache.notes),
+        replace(engine.counters(), missed_by_group=requests.missed_by_group()),
+        (
+            *run_warnings(scenario, workload.warnings, step_time.tables.outside.tolist()),
+            *engine.replica.cache.notes,
+            *forgotten_evictions([engine]),
+        ),
     )
 
 
@@ -303,6 +305,12 @@ class Engine:
     replica: Replica
     tiers: Tiers | None
     timeline: TimelineLog
+
+    def lose(self) -> list[Ticket]:
+        """It fails now; answers the requests it had."""
+        if self.tiers is not None:
+            self.tiers.lose()
+        return self.replica.lose()
 
     def counters(self, since_s: float = 0.0) -> RunCounters:
         """What it has counted so far, from the start of its clock."""
@@ -340,6 +348,7 @@ def make_engine(
     observer: Observer | None = None,
     connect: Callable[[KVCache], Tiers] | None = None,
     shared: SharedTiers | None = None,
+    coarse_tokens: int | None = None,
 ) -> Engine:
     """A replica as a scenario describes one, with a cold cache.
 
@@ -355,6 +364,7 @@ def make_engine(
         pace: lets its steps begin and end together with those of others.
         observer: looks at it before and after steps.
         shared: tiers that it uses together with others.
+        coarse_tokens: that an id of the trace stands for; None where content is exact.
         connect: makes what its connector goes to, in place of the scenario's tiers.
     """
     cache = make_cache(scenario, log_entries)
@@ -363,10 +373,14 @@ def make_engine(
         tiers = make_tiers(scenario, clock, cache, step_time, shared)
     else:
         tiers = connect(cache)
+    misses = None
+    if scenario.output.reasons and scenario.cache.enable_prefix_caching:
+        misses = MissLedger(cache, coarse_tokens)
     scheduler = Scheduler(
         cache,
         scheduler_config(scenario, cache.config.num_blocks),
         None if tiers is None else tiers.offloading.connector,
+        misses,
     )
     timeline = TimelineLog() if timeline is None else timeline
     replica = Replica(
@@ -410,10 +424,10 @@ def check_some_ran(scenario: Scenario, requests: RequestLog, num_refused: int) -
 
 
 def run_warnings(
-    scenario: Scenario, workload: Workload, step_time: StepTimeParams
+    scenario: Scenario, of_workload: Sequence[str], table_steps: Sequence[int]
 ) -> tuple[str, ...]:
-    """What a run cannot show."""
-    found = (*workload.warnings, *tier_warnings(scenario), *_table_warnings(step_time))
+    """What a run cannot show; steps are those a table was asked for, and those outside of it."""
+    found = (*of_workload, *tier_warnings(scenario), *_table_warnings(*table_steps))
     return found if scenario.node.pipeline_parallel == 1 else (*found, NOT_MEASURED)
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.cache.block_pool import FREE, log_fills, stamp, tell_time
+from kvsim.cache.block_pool import FREE, NOTED, log_fills, stamp, tell_time
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import (
     NOT_FIRST,
@@ -27,6 +27,7 @@ from kvsim.cache.coordinator import (
     cache_up_to,
     extend,
 )
+from kvsim.cache.ledger import has_room
 from kvsim.cache.state_blocks import allocate_hybrid
 from kvsim.cache.state_entry import cache_hybrid, next_chunk
 from kvsim.cache.state_tables import begin_step, let_go_of_copies
@@ -45,8 +46,8 @@ COMPUTED, FIRST_TOKEN, FINISHED, GONE = 0, 1, 2, 4
 BUDGET, NUM_STEPS, NUM_TOKENS, OLDEST, IN_FLIGHT, PLANNED, PROCESSED, PLANS, METER_SIZE = range(9)
 
 # Entries of `Batch.settings`: steps in flight at most; tokens of a step; draft tokens a request and
-# step, and the key of their random numbers; tokens of a chunk of a prompt; 1 where steps are
-# planned ahead; plans from one decode of a request to the next.
+# step, and the key of their random numbers; tokens of a chunk of a prompt; 1 where steps overlap in
+# planning; plans from one decode of a request to the next.
 DEPTH, MOST_TOKENS, NUM_DRAFTS, DRAW_KEY, MOST_CHUNK, AHEAD, STAGGER = range(7)
 
 # Rows of a step in flight: the slot of each request and the serial number of its stay there, tokens
@@ -101,7 +102,7 @@ def make_batch(
     Args:
         max_num_seqs: requests.
         depth: steps in flight at most.
-        ahead: steps are planned ahead of the results they rest on.
+        ahead: steps are planned before those ahead of them have ended.
         stages: of a pipeline.
         max_num_batched_tokens: tokens of a step.
         acceptance: the chance of each draft token where those before it are accepted; empty for no
@@ -118,10 +119,8 @@ def make_batch(
         outcomes,
         np.zeros(METER_SIZE, dtype=np.int64),
         np.array(
-            [
-                *(depth, max_num_batched_tokens, len(acceptance), draw_key, most_chunk),
-                *(ahead, stages if ahead else 0),
-            ],
+            [depth, max_num_batched_tokens, len(acceptance), draw_key, most_chunk, ahead]
+            + [stages if ahead else 0],
             dtype=np.int64,
         ),
         np.zeros((2, max_num_seqs), dtype=np.int64),
@@ -214,8 +213,6 @@ def launch(arrays: Arrays, batch: Batch, num_running: int) -> int:
         sequence = core.tables.sequences[batch.slots[i]]
         scheduled = batch.scheduled[i]
         if scheduled == 0:
-            if overlapping:
-                sequence.drafts = 0  # those of the step before are not made again
             continue
         sequence.in_flight += scheduled
         sequence.planned = batch.meter[PLANNED] + 1
@@ -316,9 +313,10 @@ def end_step(arrays: Arrays, batch: Batch) -> int:
             sequence.num_computed -= drafts - accepted
         outcome = FIRST_TOKEN if before == sequence.num_prompt else COMPUTED
         end = min(before + 1 + accepted, sequence.end_tokens)
+        sequence.num_computed -= before + 1 + accepted - end  # accepted beyond the end
         extend(arrays, slot, sequence.output_uid, end)
         if overlapping:
-            sequence.placeholders -= drafts - accepted + end - before
+            sequence.placeholders -= 1 + drafts
         else:
             sequence.drafts = batch.settings[NUM_DRAFTS]
         if core.rules[0].caching != 0 and (overlapping or drafts > 0):
@@ -423,9 +421,12 @@ def decode_run(
         if group.states != 0:  # a copy and a checkpoint besides
             most_blocks += num_running * (2 + group.num_drafts)
     num_outcomes = 0
+    noted = core.pool.totals[NOTED]
     while num_outcomes == 0:
         while meter[IN_FLIGHT] < settings[DEPTH]:
             if core.pool.totals[FREE] < most_blocks:
+                return now_s, 0
+            if noted != 0 and not has_room(noted):
                 return now_s, 0
             meter[BUDGET] = settings[MOST_TOKENS]
             if len(arrays) > NUM_ARRAYS:

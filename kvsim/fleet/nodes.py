@@ -15,7 +15,7 @@ from kvsim.fleet.balancing import Clients, Counting
 from kvsim.fleet.caches import LOG_ENTRIES_A_BLOCK, FleetCaches
 from kvsim.fleet.lockstep import GRAPH_TOKENS_MAX, Lockstep
 from kvsim.metrics.records import RequestLog
-from kvsim.offload.mooncake import MooncakeStore
+from kvsim.offload.mooncake_store import MooncakeStore
 from kvsim.scenario import Scenario
 from kvsim.scenario.keys import derive_blocks
 from kvsim.times.step_time import StepTimeParams
@@ -115,6 +115,7 @@ class Nodes:
         *,
         one_by_one: bool,
         connect: Callable[[int, KVCache], Tiers] | None = None,
+        coarse_tokens: int | None = None,
     ) -> None:
         """Without nodes.
 
@@ -126,6 +127,7 @@ class Nodes:
             caches: told of every replica.
             one_by_one: an event for every step.
             connect: makes what a replica's connector goes to, in place of the scenario's tiers.
+            coarse_tokens: that an id of the trace stands for; None where content is exact.
         """
         self.caches = caches
         self.all: list[Node] = []
@@ -138,7 +140,10 @@ class Nodes:
         self._requests = requests
         self._one_by_one = one_by_one
         self._connect = connect
-        self._log_entries = LOG_ENTRIES_A_BLOCK * derive_blocks(scenario).num_blocks
+        self._coarse_tokens = coarse_tokens
+        self._log_entries = 0
+        if caches.reads_logs:
+            self._log_entries = LOG_ENTRIES_A_BLOCK * derive_blocks(scenario).num_blocks
         self._store: MooncakeStore | None = None
         self._ranks = scenario.node.data_parallel
         self._is_hybrid = scenario.balancing == "hybrid"
@@ -204,6 +209,7 @@ class Nodes:
                 observer=self,
                 connect=None if self._connect is None else partial(self._connect, replica),
                 shared=shared,
+                coarse_tokens=self._coarse_tokens,
             )
             self._store = shared.store  # one for the fleet; it outlives its nodes
             if group.pace is not None:

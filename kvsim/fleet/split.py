@@ -144,7 +144,13 @@ class SplitFront(Front):
                 pulled_tokens=handoff.pull.num_tokens,
                 moved_bytes=handoff.num_bytes,
             )
-            for name in ("hit_tokens", "full_hit_tokens", "group_hit_tokens", "hit_ended"):
+            for name in (
+                "hit_tokens",
+                "full_hit_tokens",
+                "group_hit_tokens",
+                "hit_ended",
+                "misses",
+            ):
                 setattr(record, name, getattr(prompt, name))
             record.admitted_s = prompt.admitted_s
             record.external_hit_tokens = 0

@@ -10,7 +10,10 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
+
+from kvsim.metrics.misses import MISS_COLUMNS, Misses, MissLog
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +37,7 @@ REQUEST_COLUMNS: dict[str, str] = {
     "full_hit_tokens": "reach of the longest group alone: the junction where it exceeds the hit",
     "refused": "why the request was refused; null for one that ran",
     "external_hit_tokens": "tokens beyond the hit that its first admission loaded from a tier",
+    **MISS_COLUMNS,
 }
 """Columns of `requests.parquet` in their order, each with its meaning (times in s, sizes in
 tokens)."""
@@ -42,7 +46,7 @@ FLEET_COLUMNS: dict[str, str] = {
     "replica": "number of the replica that ran it last, as in the summary; null for none",
     "resent": "times it was sent again because its replica was lost",
     "cached_elsewhere_tokens": "tokens of its prompt that another replica had cached when it was "
-    "routed, beyond what its own had",
+    "routed, beyond what its own had; null where output.compare_caches is false",
 }
 """Further columns of a fleet's `requests.parquet`."""
 
@@ -65,6 +69,7 @@ TIMELINE_COLUMNS: dict[str, str] = {
 
 NO_UTILIZATION = (None, None, None, None)
 """Of links that are not there."""
+_NO_SHARES = (math.nan,) * len(NO_UTILIZATION)
 
 
 @dataclass(slots=True)
@@ -87,6 +92,7 @@ class RequestRecord:
         preemptions: times it was preempted.
         refused: why it never ran.
         external_hit_tokens: tokens beyond the hit that were loaded from a tier, then.
+        misses: why no more was found, then; None where that is not noted.
         replica: of a fleet, the one that has it.
         resent: times it was sent again because its replica was lost.
         cached_elsewhere_tokens: see `FLEET_COLUMNS`.
@@ -107,14 +113,16 @@ class RequestRecord:
     preemptions: int = 0
     refused: str | None = None
     external_hit_tokens: int | None = None
+    misses: Misses | None = None
     replica: int | None = None
     resent: int = 0
-    cached_elsewhere_tokens: int = 0
+    cached_elsewhere_tokens: int | None = 0
 
     def begin_again(self) -> None:
         """It is sent again: what its lost replica did counts for nothing but its first token."""
         self.admitted_s = self.end_s = self.hit_tokens = self.full_hit_tokens = None
         self.group_hit_tokens = self.hit_ended = self.external_hit_tokens = self.replica = None
+        self.misses = None
         self.resent += 1
 
 
@@ -129,6 +137,7 @@ class RequestLog:
         self._hit_ended: list[str | None] = []
         self._refused: list[str | None] = []
         self._group_hit_tokens: dict[int, list[int]] = {}
+        self._misses = MissLog()
 
     def __len__(self) -> int:
         """Number of requests added."""
@@ -139,19 +148,56 @@ class RequestLog:
         if record.group_hit_tokens is not None:
             reaches = [int(tokens) for tokens in record.group_hit_tokens]
             self._group_hit_tokens[len(self._request_ids)] = reaches
-        for name, integers in self._integers.items():
-            count = getattr(record, name)
+        for integers, count in zip(self._integers.values(), _integers_of(record), strict=True):
             integers.append(_NO_COUNT if count is None else count)
-        for name, times in self._times.items():
-            time_s = getattr(record, name)
+        for times, time_s in zip(self._times.values(), _times_of(record), strict=True):
             times.append(math.nan if time_s is None else time_s)
         self._request_ids.append(record.request_id)
         self._hit_ended.append(record.hit_ended)
         self._refused.append(record.refused)
+        self._misses.add(record.misses)
+
+    def extend(self, other: RequestLog) -> None:
+        """Add the requests of another log, in its order; one without reasons of misses."""
+        num_before = len(self)
+        for row, reaches in other._group_hit_tokens.items():
+            self._group_hit_tokens[num_before + row] = reaches
+        for name, integers in self._integers.items():
+            integers.extend(other._integers[name])
+        for name, times in self._times.items():
+            times.extend(other._times[name])
+        self._request_ids.extend(other._request_ids)
+        self._hit_ended.extend(other._hit_ended)
+        self._refused.extend(other._refused)
+        self._misses.skip(len(other))
+
+    def order_by_arrival(self, sizes: Sequence[int]) -> bool:
+        """Number requests anew by their arrival, after logs with orders of their own were added.
+
+        Args:
+            sizes: of these logs.
+
+        Returns:
+            Whether arrivals tell all requests of different logs apart.
+        """
+        import numpy as np
+
+        arrivals_s = np.array(self._times["arrival_s"])
+        logs = np.repeat(np.arange(len(sizes)), sizes)
+        places = np.lexsort((np.array(self._integers["order"]), logs, arrivals_s))
+        order = np.empty(len(places), dtype=np.int64)
+        order[places] = np.arange(len(places))
+        self._integers["order"] = array("q", order.tolist())
+        at_once = np.diff(arrivals_s[places]) == 0
+        return not bool((at_once & (np.diff(logs[places]) != 0)).any())
 
     def first_refusal(self) -> str | None:
         """Why the first refused request was refused, None where none was."""
         return next((reason for reason in self._refused if reason is not None), None)
+
+    def missed_by_group(self) -> dict[str, list[int]] | None:
+        """Missed tokens by KV cache group, see `MissLog.by_group`."""
+        return self._misses.by_group()
 
     def frame(self, *, fleet: bool = False) -> pd.DataFrame:
         """A row a request in order of arrival, with the columns of `REQUEST_COLUMNS`.
@@ -186,11 +232,16 @@ class RequestLog:
             "full_hit_tokens": _nullable(counts["full_hit_tokens"]),
             "refused": pd.Series(self._refused, dtype="str"),
             "external_hit_tokens": _nullable(counts["external_hit_tokens"]),
+            **self._misses.columns(),
         }
         if fleet:
             columns["replica"] = _nullable(counts["replica"])
             columns["resent"] = counts["resent"]
-            columns["cached_elsewhere_tokens"] = counts["cached_elsewhere_tokens"]
+            elsewhere = counts["cached_elsewhere_tokens"]
+            if (elsewhere == _NO_COUNT).any():
+                columns["cached_elsewhere_tokens"] = _nullable(elsewhere)
+            else:
+                columns["cached_elsewhere_tokens"] = elsewhere
         frame = pd.DataFrame(columns)
         return frame.iloc[by_arrival].reset_index(drop=True)
 
@@ -227,7 +278,10 @@ class TimelineLog:
         self._counts.extend(
             (used_blocks, cached_blocks, free_blocks, running, waiting, free_cached_blocks)
         )
-        self._utilization.extend(math.nan if share is None else share for share in utilization)
+        if utilization is NO_UTILIZATION:
+            self._utilization.extend(_NO_SHARES)
+        else:
+            self._utilization.extend(math.nan if share is None else share for share in utilization)
         self._group_cached_blocks.append(list(group_cached_blocks))
 
     def used_blocks(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
@@ -276,6 +330,8 @@ _INTEGERS = (
     "cached_elsewhere_tokens",
 )
 _TIMES = ("arrival_s", "admitted_s", "first_token_s", "end_s")
+_integers_of = attrgetter(*_INTEGERS)
+_times_of = attrgetter(*_TIMES)
 
 
 def _nullable(counts: npt.NDArray[np.int64]) -> pd.Series[int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kvsim.metrics.figures import within_objective
+from kvsim.metrics.misses import missed_tokens
 from kvsim.metrics.overload import find_overload
 from kvsim.metrics.tiers import SOURCES, TierFigures
 
@@ -20,6 +21,14 @@ SUMMARY_KEYS: dict[str, str] = {
     "request_hit_rate": "share of the requests that ran with a hit of any length, 0 to 1",
     "hit_tokens": "prompt tokens found in the prefix cache at first admission",
     "queried_tokens": "prompt tokens looked up at first admission",
+    "missed_tokens": "prompt tokens not found at first admission by reason (`kvsim describe "
+    "reasons`): they sum to queried_tokens - hit_tokens, less what was loaded from a tier "
+    "(releases that count every lookup, and requests sent again after their node was lost, have "
+    "queried more); null where no reasons are noted",
+    "missed_by_group": "of these `not_retained` (with `no_state`) and `evicted`: by KV cache "
+    "group, those that its lookup stopped short of; null likewise",
+    "evicted_after_s": "last use to eviction of the tokens that were evicted, the mean of each "
+    "request, in s: `mean`, `p50`, `p90`, `p99`; null likewise",
     "num_requests": "requests that were not refused",
     "num_refused": "requests that could never run; `requests.parquet` says why",
     "num_finished": "requests that made their last token",
@@ -83,6 +92,7 @@ class RunCounters:
     external_queried_tokens: int = 0
     external_hit_tokens: int = 0
     evicted_by_group: list[list[int]] = field(default_factory=list)
+    missed_by_group: dict[str, list[int]] | None = None
     simulated_s: float = 0.0
     tiers: tuple[TierFigures, ...] = ()
 
@@ -121,6 +131,11 @@ def summarize(
         "request_hit_rate": _ratio(int((ran["hit_tokens"] > 0).sum()), len(ran)),
         "hit_tokens": int(counters.hit_tokens),
         "queried_tokens": int(counters.queried_tokens),
+        "missed_tokens": missed_tokens(ran),
+        "missed_by_group": counters.missed_by_group,
+        "evicted_after_s": None
+        if counters.missed_by_group is None
+        else spread(ran["evicted_after_s"]),
         "num_requests": len(ran),
         "num_refused": len(requests) - len(ran),
         "num_finished": len(finished),

@@ -8,12 +8,11 @@ lookups, and is told which jobs are done. The engine's rules: vLLM 0.33.0,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
-from kvsim.cache.block_pool import Ids
 from kvsim.cache.content import Ints
 from kvsim.cache.manager import KVCache, Sequence
 from kvsim.offload.cpu_tier import ChunkTier
@@ -24,9 +23,11 @@ from kvsim.offload.geometry import (
     interval_problem,
 )
 from kvsim.offload.lookup import external_hit, lookup_order
+from kvsim.offload.pending import NO_BLOCKS, PendingJob
 from kvsim.offload.request_chunks import (
     RequestChunks,
     any_handed_out,
+    chunks_to_load,
     chunks_to_offer,
     copy_tables,
     forget_handed_out,
@@ -35,28 +36,9 @@ from kvsim.offload.request_chunks import (
     source_blocks,
     store_rows,
 )
+from kvsim.offload.state_chunks import extended_hit, state_rules, states_to_offer
 from kvsim.offload.transfers import Offer, TransferJob, Transfers
 from kvsim.policies.retention import DENSE, NO_BOUNDARY
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    """A job that is not done.
-
-    Attributes:
-        job: as it was handed out.
-        request: whose it is.
-        fenced: blocks of window groups it copies from: they may be handed out at any time.
-        fenced_later: other blocks it copies from: they may be once the request is finished.
-    """
-
-    job: TransferJob
-    request: RequestChunks
-    fenced: Ids
-    fenced_later: Ids
-
-
-_NO_BLOCKS: Ids = np.zeros(0, dtype=np.int32)
 
 
 class OffloadConnector:
@@ -71,6 +53,7 @@ class OffloadConnector:
         chunks_loaded: per group.
         blocks_loaded: per group, device blocks written.
         chunks_loaded_once: per group, stored chunks that were loaded at least once.
+        key_tokens: per group, the tokens that the number in a key counts.
     """
 
     def __init__(
@@ -110,8 +93,7 @@ class OffloadConnector:
             replace(group, eagle=group.eagle and config.use_eagle) for group in config.groups
         )
         self.tier = tier
-        self.external_queries = 0
-        self.external_hits = 0
+        self.external_queries = self.external_hits = 0
         num_groups = len(specs)
         self.chunks_stored = [0] * num_groups
         self.blocks_stored = [0] * num_groups
@@ -125,7 +107,12 @@ class OffloadConnector:
         )
         self._order = lookup_order(self._groups)
         alignment = alignment_tokens(config.groups, blocks_per_chunk, dcp_world_size)
-        self._rows = store_rows(specs, self._groups, alignment, blocks_per_chunk)
+        self._states = state_rules(config, blocks_per_chunk, dcp_world_size)
+        cache.offer_states()
+        self._rows = store_rows(
+            specs, self._groups, alignment, blocks_per_chunk, self._states.tail_unit
+        )
+        self.key_tokens: list[int] = self._rows["key_tokens"].tolist()
         self._alignment = alignment or 0
         self._interval = DENSE if interval is None else interval
         self._blocks_per_chunk = blocks_per_chunk
@@ -139,7 +126,7 @@ class OffloadConnector:
         self._open: dict[Sequence, RequestChunks] = {}  # that run and have more to offer
         self._finished: list[RequestChunks] = []
         self._preempted: list[RequestChunks] = []
-        self._jobs: dict[int, _Job] = {}
+        self._jobs: dict[int, PendingJob] = {}
         self._num_jobs = 0
         self._step = 1
         self._handed_out = np.zeros(config.num_blocks, dtype=np.int64)
@@ -182,7 +169,11 @@ class OffloadConnector:
             num_tokens,
             num_local,
             load_once=self._cache.config.enable_caching,
+            state_tokens=self._states.chunk_tokens,
         )
+        request.tail = 0
+        if hit is not None and self._states.tail_unit:
+            hit = extended_hit(self.tier, self._states, request, num_local, hit)
         if hit is not None and not request.asked:
             request.asked = True
             self.external_queries += num_tokens - num_local
@@ -203,18 +194,15 @@ class OffloadConnector:
         request = self._requests[sequence]
         core = self._cache.core
         mark_all_blocks(core, sequence.slot, self._handed_out, self._step)
-        total = num_local + num_external
-        wanted: list[Ints] = []
-        num_blocks: list[int] = []
-        firsts = core.tables.tables["first"][sequence.slot].tolist()
-        for g, (group, spec) in enumerate(zip(self._groups, self._specs, strict=True)):
-            start = max(-(-num_local // spec.block_size), firsts[g])
-            end = -(-total // spec.block_size)
-            num_blocks.append(max(0, end - start))
-            num_chunks = -(-total // group.tokens)
-            first = start // self._blocks_per_chunk if start < end else num_chunks
-            wanted.append(request.chunks(g, first, num_chunks))
-            request.progress.pointers[g] = num_chunks
+        wanted, num_blocks = chunks_to_load(
+            request,
+            self._rows,
+            self._blocks_per_chunk,
+            core.tables.tables["first"][sequence.slot],
+            num_local,
+            num_local + num_external,
+            self._states.tail_unit,
+        )
         which = np.concatenate(wanted)
         rows, unread = self.tier.load(request.use, which)
         counts = tuple(len(chunks) for chunks in wanted)
@@ -257,15 +245,21 @@ class OffloadConnector:
         slots = np.fromiter((s.slot for s in scheduled), dtype=np.int64, count=len(scheduled))
         core = self._cache.core
         mark_new_blocks(core, slots, self._handed_out, self._step)
+        if self._states.groups:
+            self._handed_out[self._cache.copies()[1::2]] = self._step
         storing = [self._open[s] for s in scheduled if s in self._open]
         self._follow_tables(storing)
         flushed = self._to_flush(transfers)
+        for offer in states_to_offer(
+            self._cache, self._states, self._requests.values(), self._prompt_only
+        ):
+            self._offer_blocks(*offer, transfers)
         for request in storing:
             row = core.tables.sequences[request.sequence.slot]
             # Tokens that steps in flight are still to make have no key.
             num_computed = min(int(row["num_computed"]), int(row["num_tokens"]))
             self._offer(request, num_computed, transfers, flushed)
-            if self._prompt_only and self._is_stored(request):
+            if self._prompt_only and self._is_stored(request, num_computed):
                 del self._open[request.sequence]
         self._finished.sort(key=lambda request: request.name)
         for request in self._finished:
@@ -326,8 +320,10 @@ class OffloadConnector:
                 flushed.add(number)
         return flushed
 
-    def _is_stored(self, request: RequestChunks) -> bool:
-        """Whether a request has offered all chunks of its prompt."""
+    def _is_stored(self, request: RequestChunks, num_computed: int) -> bool:
+        """Whether a request has offered all chunks of its prompt, and its end."""
+        if self._states.tail_unit and num_computed < request.sequence.num_prompt:
+            return False
         num_chunks = request.sequence.num_prompt // self._rows["tokens"]
         return bool((request.progress.pointers >= num_chunks).all())
 
@@ -362,6 +358,27 @@ class OffloadConnector:
                     flushed.add(job.job.number)
                 job.fenced = np.concatenate([job.fenced, job.fenced_later])
 
+    def _offer_blocks(
+        self, request: RequestChunks, chunks: Ints, blocks: list[int], transfers: Transfers
+    ) -> None:
+        """Offer chunks of one block each, which may be handed out at any time."""
+        keys = request.use.keys
+        stored = self.tier.store(request.use, chunks)
+        if stored is None:  # it is not offered again
+            transfers.offers.append(Offer(keys[chunks], None, chunks[:0]))
+            return
+        transfers.offers.append(Offer(keys[chunks], keys[stored.chunks], stored.evicted))
+        if not len(stored.chunks):
+            return
+        counts = self._count_by_group(request.use.groups[stored.chunks])
+        job = self._new_job(request, True, counts, counts, stored.rows)
+        block_of = dict(zip(chunks.tolist(), blocks, strict=True))
+        fenced = [block_of[chunk] for chunk in stored.chunks.tolist()]
+        self._jobs[job.number].fenced = np.array(fenced, dtype=np.int32)
+        self._add(self.chunks_stored, counts)
+        self._add(self.blocks_stored, counts)
+        transfers.stores.append(job)
+
     def _chunks_to_offer(self, request: RequestChunks, num_tokens: int) -> Ints:
         """Numbers of the chunks a request offers of so many tokens, and ends per group."""
         progress, sequence = request.progress, request.sequence
@@ -389,7 +406,7 @@ class OffloadConnector:
         )
         return self._chosen[:num].copy()
 
-    def _store(self, request: RequestChunks, chunks: Ints, rows: Ints) -> _Job:
+    def _store(self, request: RequestChunks, chunks: Ints, rows: Ints) -> PendingJob:
         """Make the job that copies chunks to the tier."""
         blocks = np.zeros(len(chunks) * self._blocks_per_chunk, dtype=np.int32)
         num_window = source_blocks(
@@ -419,7 +436,7 @@ class OffloadConnector:
         rows: Ints,
     ) -> TransferJob:
         job = TransferJob(self._num_jobs, request.name, is_store, num_chunks, num_blocks, rows)
-        self._jobs[job.number] = _Job(job, request, _NO_BLOCKS, _NO_BLOCKS)
+        self._jobs[job.number] = PendingJob(job, request, NO_BLOCKS, NO_BLOCKS)
         request.jobs.add(job.number)
         self._num_jobs += 1
         return job

@@ -56,6 +56,13 @@ class ChunkUse:
         self.done: npt.NDArray[np.uint8] = np.zeros(len(keys), dtype=np.uint8)
         self.number = 0
 
+    def add(self, keys: Ints, positions: Ints, groups: Ints) -> None:
+        """More chunks, behind the others."""
+        self.keys = np.concatenate([self.keys, keys])
+        self.positions = np.concatenate([self.positions, positions])
+        self.groups = np.concatenate([self.groups, groups])
+        self.done = np.concatenate([self.done, np.zeros(len(keys), dtype=np.uint8)])
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -118,6 +125,12 @@ class ChunkTier:
         """For each key, whether it is in the tier and can be read."""
         rows = self._find(keys)
         return (rows > 0) & (self.chunks.rows["num_loads"][rows] >= 0)
+
+    def loads_of(self, keys: Ints) -> list[int | None]:
+        """For each key, how many transfers read it, ``BEING_WRITTEN``, or None: it is not there."""
+        rows = self._find(keys)
+        loads = self.chunks.rows["num_loads"][rows].tolist()
+        return [load if row else None for row, load in zip(rows, loads, strict=True)]
 
     def store(self, use: ChunkUse, offered: Ints) -> Stored | None:
         """Take in those of the offered chunks that it lacks: all of them, or none.

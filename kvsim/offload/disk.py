@@ -138,6 +138,7 @@ class DiskConnector(OffloadConnector):
             request.sequence.content.num_tokens,
             num_local,
             load_once=self._cache.config.enable_caching,
+            state_tokens=self._states.chunk_tokens,
         )
         return -1 if hit is None else hit
 

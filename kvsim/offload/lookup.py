@@ -28,6 +28,7 @@ def external_hit(
     num_local: int,
     *,
     load_once: bool = True,
+    state_tokens: int = 0,
 ) -> int | None:
     """Tokens that can be loaded beyond the local hit.
 
@@ -44,6 +45,7 @@ def external_hit(
         num_local: the local hit in tokens.
         load_once: a request waits for what another one is loading. The engine has that with prefix
             caching only, as the other's blocks are no local hit without.
+        state_tokens: a chunk of states, at whose end a hit has to end; 0 without.
 
     Returns:
         The tokens; 0 for less than a chunk; None where a chunk of the hit is being written, or is
@@ -52,6 +54,8 @@ def external_hit(
     windows = tuple(g for g in order if groups[g].window is not None)
     # A window model recomputes the last token; the others load it and recompute it all the same.
     bound = num_tokens - 1 if windows else num_tokens
+    if state_tokens:
+        bound -= bound % state_tokens
     hit = 0
     pending = False
     dropped: set[int] = set()

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.cache.block_pool import Ids, Rows
-from kvsim.cache.content import Ints, block_key
+from kvsim.cache.content import Content, Ints, block_key
 from kvsim.cache.coordinator import Core
 from kvsim.cache.manager import Sequence
-from kvsim.cache.spec import SLIDING_WINDOW, GroupSpec
+from kvsim.cache.spec import MAMBA, SLIDING_WINDOW, GroupSpec
 from kvsim.jit import njit
 from kvsim.offload.cpu_tier import ChunkUse
 from kvsim.offload.geometry import GroupChunks
@@ -32,6 +32,8 @@ STORE_ROW = np.dtype(
         ("num_needed", np.int64),  # blocks before a boundary, a look-ahead block included
         ("eagle", np.int64),
         ("tail_unit", np.int64),  # blocks between boundaries, where tails end beyond them; 0
+        ("states", np.int64),  # 1 for a group of states: the cache says what of it to offer
+        ("key_tokens", np.int64),  # tokens that the number in a key counts
     ]
 )
 
@@ -69,6 +71,7 @@ class RequestChunks:
         asked: it has had an answer to a lookup.
         fresh: it got its first blocks in this step, so that its tables are copied whole.
         final_tokens: its length when it was finished; 0 before.
+        tail: where the part of a block ends that it loads, in tokens; 0 for none.
     """
 
     __slots__ = (
@@ -82,6 +85,8 @@ class RequestChunks:
         "name",
         "output_uid",
         "sequence",
+        "tail",
+        "_tails",
     )
 
     def __init__(self, sequence: Sequence, name: str, output_uid: int, end_tokens: int) -> None:
@@ -94,6 +99,8 @@ class RequestChunks:
         self.asked = False
         self.fresh = False
         self.final_tokens = 0
+        self.tail = 0
+        self._tails: dict[int, int] = {}  # by key, its place among the chunks
         self._use: ChunkUse | None = None
         self._progress: Progress | None = None
 
@@ -135,6 +142,15 @@ class RequestChunks:
         first = int(self.progress.chunk_starts[group])
         return np.arange(first + start, first + end)
 
+    def tail_chunks(self, position: int, groups: list[int], unit: int) -> Ints:
+        """Which of its chunks are blocks of groups under the prefix that ends inside them."""
+        keys = [tail_key(self.sequence.content, position, group, unit) for group in groups]
+        for key, group in zip(keys, groups, strict=True):
+            if key not in self._tails:
+                self._tails[key] = len(self.use.keys)
+                self.use.add(*np.array([[key], [position], [group]], dtype=np.int64))
+        return np.array([self._tails[key] for key in keys], dtype=np.int64)
+
     def _chunks(self, rows: Rows) -> tuple[ChunkUse, Ints]:
         """All chunks it can have, and where each group's begin."""
         ends = np.cumsum(self.end_tokens // rows["tokens"])
@@ -155,19 +171,68 @@ class RequestChunks:
         return use, starts
 
 
+def tail_key(content: Content, position: int, group: int, unit: int) -> int:
+    """The key of a block under the prefix that ends inside it."""
+    span = int(np.searchsorted(content.ends, position))
+    return int(block_key(int(content.uids[span]), position // unit, group))
+
+
+def chunks_to_load(
+    request: RequestChunks,
+    rows: Rows,
+    blocks_per_chunk: int,
+    firsts: Ints,
+    num_local: int,
+    total: int,
+    tail_unit: int,
+) -> tuple[list[Ints], list[int]]:
+    """Which chunks a request loads; it offers what is behind them from then on.
+
+    Args:
+        request: with the ``tail`` its lookup found, which is used up.
+        rows: ``STORE_ROW`` [groups].
+        blocks_per_chunk: blocks of a chunk.
+        firsts: int64 [groups], the first position of each table that has a block.
+        num_local: tokens of its local hit.
+        total: tokens it has after the load.
+        tail_unit: tokens that the number in the key of an end of a prompt counts.
+
+    Returns:
+        By group, the chunks, and how many blocks are written.
+    """
+    wanted, num_blocks = [], []
+    for g, row in enumerate(rows):
+        size = int(row["block_size"])
+        start, end = max(-(-num_local // size), int(firsts[g])), -(-total // size)
+        num_blocks.append(max(0, end - start))
+        num_chunks = -(-total // int(row["tokens"]))
+        if start >= end:
+            wanted.append(request.chunks(g, num_chunks, num_chunks))
+        elif request.tail:
+            whole = request.chunks(g, start // blocks_per_chunk, num_chunks - 1)
+            wanted.append(np.append(whole, request.tail_chunks(total, [g], tail_unit)))
+        else:
+            wanted.append(request.chunks(g, start // blocks_per_chunk, num_chunks))
+        request.progress.pointers[g] = num_chunks
+    request.tail = 0
+    return wanted, num_blocks
+
+
 def store_rows(
     specs: tuple[GroupSpec, ...],
     groups: tuple[GroupChunks, ...],
     alignment: int | None,
     blocks_per_chunk: int,
+    tail_unit: int = 0,
 ) -> Rows:
     """The rows of a model's groups.
 
     Args:
-        specs: the groups, full attention and sliding window.
+        specs: the groups.
         groups: their chunks.
         alignment: unit of the boundaries that are worth keeping, in tokens; None for no mask.
         blocks_per_chunk: blocks of a chunk.
+        tail_unit: ends of prompts are stored that are multiples of so many tokens; 0 for none.
     """
     rows = np.zeros(len(specs), dtype=STORE_ROW)
     for number, (spec, group) in enumerate(zip(specs, groups, strict=True)):
@@ -185,6 +250,8 @@ def store_rows(
             -(-(window - 1) // block_tokens) + spec.eagle,
             spec.eagle,
             alignment // block_tokens if masked and alignment and not spec.eagle else 0,
+            spec.kind == MAMBA,
+            tail_unit or group.tokens,
         )
     return rows
 
@@ -222,7 +289,7 @@ def fill_chunks(
             while span < len(span_ends) and span_ends[span] < number * tokens:
                 span += 1
             uid = uids[span] if span < len(span_ends) else output_uid
-            keys[chunk] = block_key(uid, number, group)
+            keys[chunk] = block_key(uid, number * tokens // rows[group].key_tokens, group)
             positions[chunk] = number * tokens
             groups[chunk] = group
 
@@ -395,7 +462,7 @@ def chunks_to_offer(
         again = finished and end != horizon and interval == DENSE and row.tail_unit > 0
         if again:
             start = min(start, (end * size - end * size % row.tail_unit) // size)
-        if end <= start:
+        if end <= start or row.states != 0:
             continue
         first, last = start * size, end * size
         every = _mark_worth(

@@ -10,8 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.plots.capacity import hit_rate_by_capacity
+from kvsim.plots.fleets import (
+    layouts_by_load,
+    layouts_side_by_side,
+    recovery,
+    replicas_over_time,
+    routers_side_by_side,
+)
 from kvsim.plots.latency import tpot_distribution, ttft_by_rate, ttft_distribution
 from kvsim.plots.matrix import evictions, heat_map
+from kvsim.plots.misses import missed_tokens
 from kvsim.plots.policies import policies_side_by_side, retention_tradeoff
 from kvsim.plots.pool import pool_by_group, pool_by_state
 from kvsim.plots.reuse import trace_reuse
@@ -32,14 +40,20 @@ __all__ = [
     "evictions",
     "frame",
     "heat_map",
+    "missed_tokens",
     "hit_rate_by_capacity",
+    "layouts_by_load",
+    "layouts_side_by_side",
     "link_utilization",
     "policies_side_by_side",
     "policy_style",
     "pool_by_group",
     "pool_by_state",
     "prefix_survival",
+    "recovery",
+    "replicas_over_time",
     "retention_tradeoff",
+    "routers_side_by_side",
     "save",
     "trace_reuse",
     "ttft_by_rate",

@@ -276,6 +276,8 @@ def _requests_schema() -> pa.Schema:
         "hit_ended": pa.string(),
         "group_hit_tokens": pa.list_(pa.int64()),
         "refused": pa.string(),
+        "shared_with": pa.string(),
+        "evicted_for": pa.string(),
     }
     return pa.schema(
         [

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvsim.policies.free_queue import FREE_QUEUE_POLICIES
-from kvsim.policies.profiles import PROFILES
 from kvsim.scenario.keys import ScenarioKeys
 from kvsim.scenario.model import NUM_GROUPS_MAX
 from kvsim.scenario.pool_rules import each_pool
+from kvsim.scenario.state_rules import state_problems
 from kvsim.scenario.validation import Problem
 
 
@@ -22,7 +21,7 @@ def not_simulated(scenario: ScenarioKeys) -> Iterator[Problem]:
     if any(group.kind == "chunked_local" for group in groups):
         yield from _chunks(scenario, remedy)
     if any(group.kind == "mamba" for group in groups):
-        yield from _states(scenario, remedy)
+        yield from state_problems(scenario)
     if len(scenario.model_spec.groups) > NUM_GROUPS_MAX:
         text = f"has {len(scenario.model_spec.groups)} groups, and at most {NUM_GROUPS_MAX} are"
         yield Problem("model", f"{text} simulated. {remedy}")
@@ -80,26 +79,3 @@ def _chunks(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
         text = f"{group.block_size} does not divide the chunks of the model's attention"
         place, about = "engine.block_size", ("model",)
         yield Problem(place, f"{text} ({group.attention_chunk_size}). Use another.", about)
-
-
-def _states(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
-    """What keeps a model with state groups from being run."""
-    profile = scenario.engine.profile
-    if not PROFILES[profile].has_states:
-        known = ", ".join(name for name, other in PROFILES.items() if other.has_states)
-        text = f"{profile} is not known to run the model's states. Use {known}."
-        yield Problem("engine.profile", text, ("model",))
-    if scenario.offload is not None:
-        text = f"tiers for a model with states are not simulated yet. Leave it out. {remedy}"
-        yield Problem("offload", text, ("model",))
-    own = {"cache.retention": scenario.cache.retention is not None}
-    own["cache.free_queue"] = scenario.free_queue not in FREE_QUEUE_POLICIES
-    for place, is_own in own.items():
-        if is_own:
-            text = "policies are not told of states yet. Use what the engine has, or leave it out."
-            yield Problem(place, text, ("model",))
-    if scenario.cache.enable_prefix_caching and any(
-        group.one_state for group in scenario.model_spec.groups
-    ):
-        text = "none keeps no states to find. Set cache.enable_prefix_caching: false, or use align."
-        yield Problem("engine.mamba_cache_mode", text, ("cache.enable_prefix_caching", "model"))

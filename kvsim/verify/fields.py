@@ -1,4 +1,7 @@
-"""The fields of each transcript format: what a line must hold, and which of it is an answer."""
+"""The fields of each transcript format: what a line must hold, and which of it is an answer.
+
+One file because the formats share most of their fields.
+"""
 
 from __future__ import annotations
 
@@ -351,6 +354,7 @@ _STATES: dict[str, Field] = {
     "mamba_cache_mode": asked(one_of(("align", "none")), required=False),
     "hash_lookahead_tokens": asked(whole_number(0, 64), required=False),
     "shared_prefix_checkpoint": asked(FLAG, required=False),
+    "use_eagle": asked(FLAG, required=False),
 }
 _SCHEDULER: dict[str, Field] = {
     "max_num_batched_tokens": asked(POSITIVE),
@@ -398,10 +402,10 @@ CONFIGS: dict[str, Fields] = {
         **_STATES,
         **_SCHEDULER,
         "max_in_flight_tokens": asked(POSITIVE, required=False),
-        "use_eagle": asked(FLAG, required=False),
     },
     "kvsim-offload/1": {
         **_CACHE,
+        **_STATES,
         **_SCHEDULER,
         "chunks": asked(POSITIVE),
         "blocks_per_chunk": asked(POSITIVE),
@@ -411,6 +415,7 @@ CONFIGS: dict[str, Fields] = {
     },
     "kvsim-async/1": {
         **_CACHE,
+        **_STATES,
         **_SCHEDULER,
         "mode": asked(one_of(("sync", "async"))),
         "pipeline_parallel": asked(whole_number(1, 64), required=False),
@@ -422,7 +427,7 @@ CONFIGS: dict[str, Fields] = {
         "reserve_full_isl": asked(FLAG, required=False),
         "prefill_schedule_interval": asked(POSITIVE, required=False),
     },
-    "kvsim-mooncake/1": {**_CACHE, **_SCHEDULER, **_TRANSFER_TIMES},
+    "kvsim-mooncake/1": {**_CACHE, **_STATES, **_SCHEDULER, **_TRANSFER_TIMES},
 }
 """By format, the fields of the first line's `config`; `kvsim-masks/1` has none."""
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from kvsim.cache.manager import KVCache
 from kvsim.cache.spec import MAX_BLOCKS
-from kvsim.offload.mooncake import MooncakeConnector, MooncakeStore
+from kvsim.offload.mooncake_states import store_connector
+from kvsim.offload.mooncake_store import MooncakeStore
 from kvsim.offload.transfers import Connector, Transfers
 from kvsim.verify.offload import TieredEngine, follow_engine
 from kvsim.verify.reading import Transcript
@@ -30,7 +31,7 @@ class _Mooncake(TieredEngine):
 
     def _connect(self, transcript: Transcript, cache: KVCache) -> Connector:
         self._store = MooncakeStore(MAX_BLOCKS)
-        self._connector = MooncakeConnector(cache, self._store)
+        self._connector = store_connector(cache, self._store)
         self._num_loads = 0
         return self._connector
 

@@ -13,7 +13,6 @@ from kvsim.engine.jobs import StepPlan
 from kvsim.engine.scheduler import Scheduler
 from kvsim.offload.connector import OffloadConnector
 from kvsim.offload.cpu_tier import ChunkTier
-from kvsim.offload.geometry import tokens_per_chunk
 from kvsim.offload.transfers import Connector, Transfers
 from kvsim.verify.cache_ops import cache_config
 from kvsim.verify.reading import Line, Transcript
@@ -190,9 +189,6 @@ class _Offload(TieredEngine):
     def _connect(self, transcript: Transcript, cache: KVCache) -> Connector:
         config = transcript.config
         self._tier = ChunkTier(config["chunks"], config["eviction"])
-        self._tokens = [
-            tokens_per_chunk(group, config["blocks_per_chunk"]) for group in cache.config.groups
-        ]
         try:
             self._connector = OffloadConnector(
                 cache,
@@ -229,7 +225,7 @@ class _Offload(TieredEngine):
             group = key & ((1 << GROUP_BITS) - 1)
             number = (key >> GROUP_BITS) & ((1 << NUMBER_BITS) - 1)
             uid = key >> (GROUP_BITS + NUMBER_BITS)
-            names.append([group, uid, number * self._tokens[group]])
+            names.append([group, uid, number * self._connector.key_tokens[group]])
         return names
 
     def _tier_totals(self) -> dict[str, Any]:

@@ -115,8 +115,9 @@ def test_blocks_left() -> None:
     one = sequence((1, 160))
     assert cache.allocate_load(one, cache.lookup(one), 128)
     # Ten blocks each, of which eight positions each are covered.
-    assert cache.num_blocks_left(np.array([one.slot])) == 2 + 2
-    assert cache.num_blocks_left(np.array([], dtype=np.int64)) == 0
+    nobody = np.array([], dtype=np.int64)
+    assert cache.num_blocks_left(np.array([one.slot]), np.array([128])) == 2 + 2
+    assert cache.num_blocks_left(nobody, nobody) == 0
 
 
 def test_windows_are_left_before_the_rest_is_given_back() -> None:

@@ -191,12 +191,12 @@ def test_validate_says_what_will_not_run(kvsim: Kvsim, tmp_path: Path) -> None:
     file = tmp_path / "hybrid.yaml"
     file.write_text(
         "model: qwen3-next-80b-a3b\nnode: {gpu: h200, gpus: 2}\n"
-        "offload: {kind: cpu, capacity: 1 TiB}\n"
+        "offload: {kind: cpu, capacity: 1 TiB}\ncache: {enable_prefix_caching: false}\n"
         "workload: {kind: script, requests: [{prompt: [[a, 100]]}]}\n"
     )
     answer = kvsim("validate", file)
     assert answer.code == 0, answer.err
-    assert "`kvsim run` refuses it. offload: tiers for a model with states" in answer.out
+    assert "`kvsim run` refuses it. offload: takes a model's states only where" in answer.out
 
 
 def test_validate_lists_all_problems(kvsim: Kvsim, tmp_path: Path) -> None:
@@ -251,3 +251,19 @@ def test_as_a_process_help_and_errors(tmp_path: Path) -> None:
     assert call("run").returncode == 2
     assert call("walk").returncode == 2
     assert call("--version").stdout.startswith("kvsim ")
+
+
+def test_why_shows_the_reasons_and_explain_one_request(
+    kvsim: Kvsim, small: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    answer = kvsim("run", small, "--out", out, "--why")
+    assert answer.code == 0, answer.err
+    lines = answer.out.splitlines()
+    assert "Prompt tokens found, or why not (kvsim describe reasons):" in lines
+    assert sum(line.startswith("boundary") for line in lines) == 2
+    told = kvsim("explain", out / "boundary", "2")
+    assert told.code == 0 and "640 not_retained" in told.out
+    as_json = json.loads(kvsim("explain", out / "boundary", "2", "--json").out)
+    assert as_json["missed_not_retained_tokens"] == 640
+    assert kvsim("explain", out / "boundary", "9").code == 2

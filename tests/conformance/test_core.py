@@ -19,7 +19,8 @@ from tests.conformance.transcripts import (
 
 pytestmark = pytest.mark.bounds
 
-FOLLOWED = [path for path in transcripts() if not path.name.startswith(("offload-", "mooncake-"))]
+OF_TIERS = ("offload-", "mooncake-", "async-")
+FOLLOWED = [path for path in transcripts() if not path.name.startswith(OF_TIERS)]
 
 
 def recorded_answers(path: Path) -> int:

@@ -13,7 +13,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "oracle" / "transcripts"
 
 def transcripts(prefix: str = "") -> list[Path]:
     """The project's own transcripts, then those of a shared folder where there is one."""
-    folders = ("", "odd/", "chunked/")
+    folders = ("", "odd/", "chunked/", "state-tiers/")
     own = [path for folder in folders for path in sorted(OWN.glob(f"{folder}{prefix}*.jsonl.gz"))]
     names = {path.name for path in own}
     found = sorted(SHARED.glob(f"{prefix}*.jsonl.gz"))
@@ -37,7 +37,7 @@ def with_states() -> list[Path]:
 
 def overlapping() -> list[Path]:
     """Recordings of asynchronous scheduling, drafts, priorities, and what each is compared with."""
-    own = sorted((OWN / "async").glob("*.jsonl.gz"))
+    own = sorted((OWN / "async").glob("*.jsonl.gz")) + sorted(OWN.glob("state-tiers/async-*"))
     names = {path.name for path in own}
     return own + [p for p in sorted((SHARED / "async").glob("*.gz")) if p.name not in names]
 

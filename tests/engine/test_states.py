@@ -163,8 +163,21 @@ def test_what_cannot_be_run() -> None:
             simulate(Scenario.from_data({**data, **other}))
         return str(caught.value)
 
-    text = refused(offload={"kind": "cpu", "capacity": "10 GiB"})
-    assert "offload: tiers for a model with states are not simulated yet. Leave it out" in text
+    text = refused(
+        offload={"kind": "cpu", "capacity": "10 GiB"}, cache={"enable_prefix_caching": False}
+    )
+    assert "offload: takes a model's states only where they are kept at boundaries" in text
+    text = refused(
+        offload={
+            "kind": "cpu",
+            "capacity": "10 GiB",
+            "below": {"capacity": "1 TiB", "link": "nvme-gen5-x4"},
+        },
+        engine={"prefix_match_unit": 16, "speculative": {"tokens": 1, "acceptance": 0.5}},
+    )
+    keys = "with keys every 16 tokens, so hits inside a block of states, yet"
+    assert f"offload.below: a disk is not simulated {keys}" in text
+    assert f"engine.speculative: drafts and a tier are not simulated {keys}" in text
     assert "engine.profile: vllm-0.32 is not known to run the model's states. Use vllm-0.33" in (
         refused(engine={"profile": "vllm-0.32"})
     )
@@ -229,3 +242,34 @@ def test_requests_hold_what_capacity_says(
         if group.kind == "full" or group.one_state:
             assert seen == count
     assert cache.num_blocks_to_admit(num_tokens) <= sum(counted)
+
+
+@pytest.mark.parametrize(
+    ("unit", "kind", "resend", "after_eviction"),
+    [(None, "cpu", 1152, 4608), (None, "mooncake", 1152, 4608), (64, "mooncake", 1216, 4672)],
+)
+def test_a_tier_serves_states(
+    unit: int | None, kind: str, resend: int, after_eviction: int
+) -> None:
+    """Two blocks of 576 tokens beyond the local hit, then all there are; or up to the last unit."""
+    shared = ["a", 4000]
+    prompts = [[shared, [f"q{number}", 700]] for number in (0, 1, 2, 3, 4, 5, 0)]
+    prompts += [[["b", 9000]], [shared, ["q1", 700]]]
+    made = Scenario.from_data(
+        {
+            "name": "s",
+            "model": "qwen3-next-80b-a3b",
+            "node": {"gpu": "h200", "gpus": 2, "num_blocks": 40},
+            "engine": {} if unit is None else {"prefix_match_unit": unit},
+            "offload": {"kind": kind, "capacity": "200 GiB"},
+            "workload": {
+                "kind": "script",
+                "requests": [
+                    {"prompt": prompt, "output": 8, "at_s": 3.0 * number}
+                    for number, prompt in enumerate(prompts)
+                ],
+            },
+        }
+    )
+    external = simulate(made).requests.frame()["external_hit_tokens"].tolist()
+    assert external == [0, 0, 0, 0, 0, 0, resend, 0, after_eviction]

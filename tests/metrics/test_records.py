@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kvsim.metrics.misses import MISS_COLUMNS
 from kvsim.metrics.records import (
     REQUEST_COLUMNS,
     TIMELINE_COLUMNS,
@@ -36,7 +37,8 @@ def test_a_request_becomes_a_row() -> None:
     frame = log.frame()
     assert list(frame.columns) == list(REQUEST_COLUMNS)
     (row,) = frame.to_dict("records")
-    assert {name: value for name, value in row.items() if name != "refused"} == {
+    told = {name: value for name, value in row.items() if name not in MISS_COLUMNS}
+    assert {name: value for name, value in told.items() if name != "refused"} == {
         "request_id": "r0",
         "arrival_s": 10.0,
         "first_token_s": 12.0,
@@ -54,6 +56,7 @@ def test_a_request_becomes_a_row() -> None:
         "external_hit_tokens": 256,
     }
     assert frame["refused"].isna().all()
+    assert frame[list(MISS_COLUMNS)].isna().all(axis=None)
 
 
 def test_rows_stand_in_order_of_arrival() -> None:

@@ -15,6 +15,15 @@ from kvsim.offload.cpu_tier import ChunkTier
 from kvsim.workload.request import Request
 
 FULL = (GroupSpec("full", 16),)
+STATES = (GroupSpec("mamba", 16, checkpoint_alignment=1), GroupSpec("full", 16))
+SPLIT_STATES = (GroupSpec("mamba", 16), GroupSpec("mamba", 16), GroupSpec("full", 16))
+STATES_AND_WINDOW = (
+    GroupSpec("full", 16),
+    GroupSpec("sliding_window", 16, 40),
+    GroupSpec("mamba", 16, checkpoint_alignment=1),
+)
+"""Groups of states: exported from inside a chunk, or at its end, and with a window beside them."""
+
 HYBRID = (GroupSpec("full", 32), GroupSpec("sliding_window", 8, 8))
 """The two groups of the published mask tests."""
 V4 = (
@@ -60,6 +69,7 @@ class Engine:
     max_seqs: int = 64
     load_steps: int = 1
     store_steps: int = 1
+    unit: int | None = None
     offers: list[tuple[Keys, Keys | None, Keys]] = field(default_factory=list)
     loads: list[Keys] = field(default_factory=list)
     flushed: int = 0
@@ -72,6 +82,7 @@ class Engine:
                 max_model_len=16384,
                 max_in_flight_tokens=self.budget,
                 retention_interval=self.interval,
+                prefix_match_unit=self.unit,
             )
         )
         self.tier = ChunkTier(self.num_chunks, self.eviction)

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from kvsim.cache.spec import GroupSpec
 from kvsim.policies.host_chunks import EVICTABLE
-from tests.offload.engine import FULL, HYBRID, Engine, Keys, request
+from tests.offload.engine import (
+    FULL,
+    HYBRID,
+    SPLIT_STATES,
+    STATES,
+    STATES_AND_WINDOW,
+    Engine,
+    Keys,
+    request,
+)
+from tests.slow_model.slow_tier import watch_hits
 
 pytestmark = pytest.mark.bounds
 
@@ -17,6 +27,9 @@ GROUPS = st.sampled_from(
     [
         FULL,
         HYBRID,
+        STATES,
+        SPLIT_STATES,
+        STATES_AND_WINDOW,
         (GroupSpec("sliding_window", 16, 40),),
         (GroupSpec("full", 16), GroupSpec("sliding_window", 16, 48), GroupSpec("full", 16)),
     ]
@@ -47,6 +60,7 @@ REQUESTS = st.lists(
     budget=st.sampled_from([32, 64, 256]),
     load_steps=st.integers(1, 4),
     store_steps=st.integers(1, 6),
+    unit=st.sampled_from([None, 4, 8]),
 )
 def test_conservation(
     groups: tuple[GroupSpec, ...],
@@ -60,7 +74,9 @@ def test_conservation(
     budget: int,
     load_steps: int,
     store_steps: int,
+    unit: int | None,
 ) -> None:
+    has_states = any(group.kind == "mamba" for group in groups)
     engine = Engine(
         groups,
         num_blocks=num_blocks,
@@ -73,7 +89,10 @@ def test_conservation(
         max_seqs=8,
         load_steps=load_steps,
         store_steps=store_steps,
+        unit=unit if has_states else None,
     )
+    if has_states:
+        watch_hits(engine)
     due: dict[int, list[int]] = {}
     at = 0
     for number, (_, _, _, _, gap) in enumerate(requests):
