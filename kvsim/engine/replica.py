@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Protocol
 
 import simpy
@@ -16,8 +16,9 @@ from kvsim.cache.manager import Hit, KVCache
 from kvsim.cache.reasons import ELSEWHERE, LOST_BY_GROUP, NEVER_SEEN, SHARED_WITH, TAKER
 from kvsim.engine.carrying import Carrier
 from kvsim.engine.clock import Clock
-from kvsim.engine.hooks import IN_FLIGHT, Step, Ticket, Watcher
+from kvsim.engine.hooks import IDLE, IN_FLIGHT, Step, Ticket, Watcher
 from kvsim.engine.jobs import Job, StepPlan
+from kvsim.engine.pipeline import Pipeline
 from kvsim.engine.reasons import too_large, why_never, why_no_longer
 from kvsim.engine.scheduler import Scheduler
 from kvsim.metrics.misses import Misses
@@ -77,6 +78,7 @@ class Replica:
         number: int | None = None,
         pace: Pace | None = None,
         observer: Observer | None = None,
+        stages: Sequence[StepTimeParams] = (),
     ) -> None:
         """Start the process.
 
@@ -93,6 +95,7 @@ class Replica:
             number: of several replicas which one it is.
             pace: lets its steps begin and end together with those of others.
             observer: looks at it before and after steps.
+            stages: what the step of each stage of a pipeline depends on; empty for no pipeline.
         """
         self.scheduler = scheduler
         self.number = number
@@ -100,6 +103,8 @@ class Replica:
         self.end_s = 0.0
         self.busy_s = 0.0
         self._pace = pace
+        self._stages = stages
+        self._pipeline = Pipeline(len(stages)) if stages else None
         self._observer = observer
         self._outside: set[Ticket] = set()  # tokenized and so on, before the scheduler hears of it
         self._is_lost = False
@@ -274,7 +279,9 @@ class Replica:
                 yield clock.at(now_s)  # whoever waits for it may submit the next one
                 continue
             self._hand_over(plan)
-            if plan.num_computing and len(steps) < scheduler.config.depth:
+            # A pipeline's queue fills up with steps that compute nothing, as the engine's does.
+            more = plan.num_computing or (self._stages and scheduler.has_requests)
+            if more and len(steps) < scheduler.config.depth:
                 if self._observer is not None:
                     self._observer.after_step(self)
                 continue
@@ -318,6 +325,12 @@ class Replica:
     def _hand_over(self, plan: StepPlan) -> None:
         """A planned step stands behind those in flight; its loads begin."""
         offloading, transfers = self._offloading, plan.transfers
+        if self._pipeline is not None:
+            if plan.num_computing:
+                seconds = self.scheduler.stage_durations_s(self._stages)
+                self.busy_s += self._pipeline.begin(self._clock.now, seconds)
+            self._steps.append(IN_FLIGHT if plan.num_computing else IDLE)
+            return
         if plan.num_computing:
             self.scheduler.duration_s(self._step_time)
             if self._pace is not None:
@@ -354,6 +367,8 @@ class Replica:
             start_s = clock.now
             yield self._pace.run(self)
             self.busy_s += clock.now - start_s
+        elif step.computes and self._pipeline is not None:
+            yield clock.at(self._pipeline.take_end_s())
         elif step.computes:
             duration_s = self.scheduler.oldest_duration_s
             self.busy_s += duration_s

@@ -1,4 +1,7 @@
-"""From a scenario to what happened: arrivals, a replica, and the records of a run."""
+"""From a scenario to what happened: arrivals, a replica, and the records of a run.
+
+One file because all that a run is made of is put together here, in the order of its parts.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import Server, SessionFeeder
 from kvsim.engine.hooks import Ticket
 from kvsim.engine.jobs import SchedulerConfig
+from kvsim.engine.pipeline import make_stage_times
 from kvsim.engine.replica import Observer, Pace, Replica
 from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.tiers import SharedTiers, Tiers, make_tiers, tier_warnings
@@ -31,10 +35,11 @@ from kvsim.scenario import ConstantStepTime, RooflineStepTime, Scenario, TableSt
 from kvsim.scenario.files import chosen_policy
 from kvsim.scenario.keys import derive_blocks
 from kvsim.scenario.layout import step_layout
-from kvsim.scenario.rules import not_simulated
+from kvsim.scenario.not_simulated import not_simulated
 from kvsim.times.constants import Constants, catalog_constants, constants_of
 from kvsim.times.fitted_range import range_warnings
 from kvsim.times.roofline import overrides, roofline
+from kvsim.times.stages import NOT_MEASURED
 from kvsim.times.step_time import (
     StepTimeParams,
     constant_step_time,
@@ -112,6 +117,7 @@ def scheduler_config(scenario: Scenario, num_blocks: int) -> SchedulerConfig:
         long_prefill_token_threshold=engine.long_prefill_token_threshold,
         max_num_active_seqs=engine.max_num_active_seqs,
         asynchronous=scenario.async_scheduling,
+        stages=scenario.node.pipeline_parallel,
         by_priority=engine.policy == "priority",
         watermark_blocks=int(engine.watermark * num_blocks),
         reserve_whole_prompt=engine.scheduler_reserve_full_isl,
@@ -170,7 +176,8 @@ def trust_in_step_times(scenario: Scenario) -> Trust:
     """Who answers how long steps take, and how far that was off for set-ups like this one."""
     chosen = scenario.step_time
     gpu = scenario.gpu_spec
-    if not isinstance(chosen, RooflineStepTime) or gpu is None:
+    is_one_stage = scenario.node.pipeline_parallel == 1
+    if not isinstance(chosen, RooflineStepTime) or gpu is None or not is_one_stage:
         return Trust(chosen.kind)
     return trust_in_roofline(
         scenario.model_spec,
@@ -388,6 +395,7 @@ def make_engine(
         number=number,
         pace=pace,
         observer=observer,
+        stages=make_stage_times(scenario, step_time),
     )
     return Engine(replica, tiers, timeline)
 
@@ -419,7 +427,8 @@ def run_warnings(
     scenario: Scenario, of_workload: Sequence[str], table_steps: Sequence[int]
 ) -> tuple[str, ...]:
     """What a run cannot show; steps are those a table was asked for, and those outside of it."""
-    return (*of_workload, *tier_warnings(scenario), *_table_warnings(*table_steps))
+    found = (*of_workload, *tier_warnings(scenario), *_table_warnings(*table_steps))
+    return found if scenario.node.pipeline_parallel == 1 else (*found, NOT_MEASURED)
 
 
 _PROGRESS_EVERY = 64  # arrivals

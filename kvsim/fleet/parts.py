@@ -16,7 +16,7 @@ from kvsim.fleet.routers import make_routers
 from kvsim.fleet.simulation import NodesRun, outcome, run_nodes, simulate_fleet
 from kvsim.metrics.records import RequestLog
 from kvsim.scenario import MooncakeOffload, Scenario
-from kvsim.scenario.rules import not_simulated
+from kvsim.scenario.not_simulated import not_simulated
 from kvsim.workload import open_workload
 
 

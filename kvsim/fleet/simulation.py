@@ -25,7 +25,7 @@ from kvsim.fleet.split_simulation import simulate_split
 from kvsim.metrics.records import RequestLog
 from kvsim.routing import Decider, RoutedRequest
 from kvsim.scenario import FleetEvent, Scenario
-from kvsim.scenario.rules import not_simulated
+from kvsim.scenario.not_simulated import not_simulated
 from kvsim.workload import open_workload
 from kvsim.workload.request import Session
 from kvsim.workload.streams import stream

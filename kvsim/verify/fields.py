@@ -418,6 +418,7 @@ CONFIGS: dict[str, Fields] = {
         **_STATES,
         **_SCHEDULER,
         "mode": asked(one_of(("sync", "async"))),
+        "pipeline_parallel": asked(whole_number(1, 64), required=False),
         "policy": asked(one_of(("fcfs", "priority"))),
         "seed": asked(NUMBER),
         "spec": asked(or_null(mapping_of(DRAFTER))),
