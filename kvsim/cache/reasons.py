@@ -1,5 +1,7 @@
 """Why each prompt token that was not hit was not: one reason a token, by its first obstacle.
 
+One file because the reasons are differences: where one world changes, its neighbours do.
+
 The prompt is cut at the positions to which lookups in better and better worlds would have come, so
 that each reason is the difference of two of them and the sum is exact:
 

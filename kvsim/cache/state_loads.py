@@ -175,7 +175,8 @@ def _lacks(
     required = -(-num_tokens // row.block_size)
     if whole:
         required = min(required, row.cap)
-    return max(0, required - max(held, _num_skipped(tables, group, total)))
+    lacking: int = required - max(held, _num_skipped(tables, group, total))
+    return max(0, lacking)
 
 
 @njit

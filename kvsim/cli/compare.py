@@ -40,6 +40,13 @@ _MAIN = (
 )
 _SIDE_CHARACTERS = 14
 _OF_CLASSES = ("token_hit_rate", FOUND_RATE, "ttft_s.p50", "ttft_s.p99")
+_OF_FLEET = (
+    "misrouted_share",
+    "duplicate_share",
+    "imbalance.load",
+    "gpu_hours",
+    "cost_per_million_output_tokens",
+)
 _OF_TIER_GROUPS = ("bytes_stored", "bytes_loaded")
 
 
@@ -121,6 +128,12 @@ def _is_main(row: dict[Any, Any], *, has_tiers: bool) -> bool:
     if row["scope"] == "all":
         something = any(exists(row[side]) and row[side] for side in ("reference", "value"))
         return row["figure"] in _MAIN and (something or row["figure"] == "token_hit_rate")
+    if row["scope"] == "fleet":
+        return row["figure"] in _OF_FLEET and any(
+            exists(row[side]) for side in ("reference", "value")
+        )
+    if row["scope"].startswith("replica "):
+        return False
     if row["scope"].startswith("prompt"):
         return row["figure"] in _OF_CLASSES
     if row["scope"].startswith("tier ") and ", group " in row["scope"]:

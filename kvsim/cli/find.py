@@ -55,8 +55,8 @@ def find(
         str | None,
         typer.Option(
             metavar="QUANTITY",
-            help="Find the smallest number at a dotted key: node.num_blocks, offload.capacity, "
-            "offload.num_chunks, offload.link.bandwidth.",
+            help="Find the smallest number at a dotted key: fleet.nodes, node.num_blocks, "
+            "offload.capacity, offload.num_chunks, offload.link.bandwidth.",
         ),
     ] = None,
     settings: Settings = [],  # noqa: B006 - typer copies it

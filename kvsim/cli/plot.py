@@ -77,20 +77,6 @@ def _tpot(runs: Runs, choices: _Choices) -> Any:
     return plots.tpot_distribution(_each(runs), objective_s=limit_s)
 
 
-def _policies(runs: Runs, choices: _Choices) -> Any:
-    from kvsim import plots
-    from kvsim.plots.policies import MOST_BARS
-    from kvsim.study.runs import mean_rows
-
-    rows = mean_rows(_beside(runs))
-    if len(rows) > MOST_BARS:
-        raise KvsimError(
-            f"{runs.path}: {len(rows)} runs are too many side by side ({MOST_BARS} at most). "
-            f"{_keep_fewer(runs)}"
-        )
-    return plots.policies_side_by_side(rows)
-
-
 def _misses(runs: Runs, choices: _Choices) -> Any:
     from kvsim import plots
     from kvsim.study.runs import mean_rows
@@ -153,6 +139,50 @@ def _heat_map(runs: Runs, choices: _Choices) -> Any:
     return plots.heat_map(runs.frame, x, y, figure=figure)
 
 
+def _replicas(runs: Runs, choices: _Choices) -> Any:
+    return _of_one(
+        lambda plots, result, name: plots.replicas_over_time(result, name=_called(name))
+    )(runs, choices)
+
+
+def _side_by_side(runs: Runs, choices: _Choices, draw: str) -> Any:
+    from kvsim import plots
+    from kvsim.plots.policies import MOST_BARS
+    from kvsim.study.runs import mean_rows
+
+    rows = mean_rows(_beside(runs))
+    if len(rows) > MOST_BARS:
+        raise KvsimError(
+            f"{runs.path}: {len(rows)} runs are too many side by side ({MOST_BARS} at most). "
+            f"{_keep_fewer(runs)}"
+        )
+    return getattr(plots, draw)(rows)
+
+
+def _policies(runs: Runs, choices: _Choices) -> Any:
+    return _side_by_side(runs, choices, "policies_side_by_side")
+
+
+def _routers(runs: Runs, choices: _Choices) -> Any:
+    return _side_by_side(runs, choices, "routers_side_by_side")
+
+
+def _layouts(runs: Runs, choices: _Choices) -> Any:
+    from kvsim import plots
+
+    if choices.x is None:
+        return _side_by_side(runs, choices, "layouts_side_by_side")
+    # What sets the load is on the axis with it; a key of the workload sets nothing else here.
+    keys = [axis for axis in runs.axes if axis.startswith("workload.")]
+    return plots.layouts_by_load(_beside(runs, choices.x, *keys), load=choices.x)
+
+
+def _recovery(runs: Runs, choices: _Choices) -> Any:
+    from kvsim import plots
+
+    return plots.recovery(_each(runs))
+
+
 def _of_one(draw: Callable[[Any, RunResult, str], Any]) -> Callable[[Runs, _Choices], Any]:
     def drawn(runs: Runs, choices: _Choices) -> Any:
         from kvsim import plots
@@ -203,6 +233,14 @@ _KINDS: dict[str, _Kind] = {
         "one run: how busy the links are over time",
         _ONE,
     ),
+    "replicas": _Kind(_replicas, "one fleet: requests and hit rate by replica over time", _ONE),
+    "routers": _Kind(_routers, "fleets: hits, hits lost to routing, TTFT, imbalance, a bar a run"),
+    "layouts": _Kind(
+        _layouts,
+        "TP against DP: hits, TTFT and TPOT, a bar a run; lines over a load with --x",
+        ("--x",),
+    ),
+    "recovery": _Kind(_recovery, "fleets: hit rate over time as nodes are lost and come back"),
     "heat-map": _Kind(
         _heat_map, "a figure over two axes that were varied", ("--x", "--y", "--figure")
     ),
@@ -240,8 +278,8 @@ def plot(
         str | None,
         typer.Option(
             metavar="KEY",
-            help="Horizontal axis of hit-rate, ttft-rate, heat-map: a key that was varied, or a "
-            "figure.",
+            help="Horizontal axis of hit-rate, ttft-rate, layouts, heat-map: a key that was "
+            "varied, or a figure.",
         ),
     ] = None,
     y: Annotated[str | None, typer.Option(metavar="KEY", help="Vertical axis of heat-map.")] = None,

@@ -37,8 +37,19 @@ def run(
     only: Only = [],  # noqa: B006
     jobs: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Variants simulated at once. Default: all cores."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Variants simulated at once, or parts of a fleet whose router needs no state of "
+            "replicas. Default: all cores.",
+        ),
     ] = None,
+    backend: Annotated[
+        str,
+        typer.Option(
+            metavar="loky|ray|dask", help="Where they run: this machine, a Ray or a Dask cluster."
+        ),
+    ] = "loky",
     wide: Annotated[
         bool, typer.Option("--wide", help="All columns, however wide the terminal is.")
     ] = False,
@@ -79,6 +90,7 @@ def run(
         outcomes = run_side_by_side(
             variants,
             jobs=jobs,
+            backend=backend,
             arguments=tuple(sys.argv[1:]),
             on_progress=lambda name, share: told(name)(share),
         )
@@ -106,23 +118,15 @@ def run(
 def _show(
     summaries: Mapping[str, Mapping[str, Any]], out_dir: Path, wide: bool, *, why: bool
 ) -> None:
-    from kvsim.results.fleet_tables import fleet_lines, replica_table
     from kvsim.results.tables import notes_by_name, summary_table
 
     console = make_console()
     print_table(console, summary_table(summaries, None if wide else console.width))
     if why:
         _show_reasons(console, summaries, wide)
-    for name, summary in summaries.items():
-        fleet = summary.get("fleet")
-        if fleet is None:
-            continue
-        console.print()
-        for line in fleet_lines(fleet):
-            said = f"{name}: {line}" if len(summaries) > 1 else line
-            console.print(said, highlight=False, markup=False)
-        if len(fleet["replicas"]) > 1 and len(summaries) <= _MOST_TABLES:
-            print_table(console, replica_table(fleet))
+    _show_fleets(
+        console, {name: s["fleet"] for name, s in summaries.items() if s.get("fleet") is not None}
+    )
     told = [(summary.get("step_times") or {}).get("says") for summary in summaries.values()]
     for says in dict.fromkeys(text for text in told if text):
         console.print(says, style="dim", highlight=False, markup=False)
@@ -140,3 +144,27 @@ def _show_reasons(console: Console, summaries: Mapping[str, Mapping[str, Any]], 
     columns = [Column("variant", list(summaries), is_name=True)]
     columns += [Column(header, cells) for header, cells in miss_rows(summaries).items()]
     print_table(console, fitted(columns, None if wide else console.width))
+
+
+def _show_fleets(console: Console, fleets: Mapping[str, Mapping[str, Any]]) -> None:
+    """What there is to say of fleets: one in sentences, several in a table, then each replica."""
+    from kvsim.results.fleet_tables import (
+        fleet_lines,
+        fleet_table,
+        further_lines,
+        replica_table,
+    )
+
+    if len(fleets) > 1:
+        console.print()
+        print_table(console, fleet_table(fleets))
+    elif fleets:
+        console.print()
+    for name, fleet in fleets.items():
+        for line in further_lines(fleet) if len(fleets) > 1 else fleet_lines(fleet):
+            said = f"{name}: {line}" if len(fleets) > 1 else line
+            console.print(said, highlight=False, markup=False)
+    for name, fleet in fleets.items() if len(fleets) <= _MOST_TABLES else ():
+        if len(fleet["replicas"]) > 1:
+            console.print()
+            print_table(console, replica_table(fleet, name if len(fleets) > 1 else ""))

@@ -13,7 +13,7 @@ from kvsim.engine.feeding import call_at
 from kvsim.errors import KvsimError
 from kvsim.fleet.nodes import Node, Nodes
 from kvsim.metrics.records import RequestLog, RequestRecord
-from kvsim.routing import Decider, RoutedRequest
+from kvsim.routing import Decider, RoutedRequest, Sees
 from kvsim.workload.request import Request
 
 PUBLISHED_S = 0.001
@@ -96,6 +96,8 @@ class Front:
         deciders: Sequence[Decider],
         requests: RequestLog,
         seed: int,
+        *,
+        others_apart: bool = False,
     ) -> None:
         """Without nodes.
 
@@ -105,8 +107,10 @@ class Front:
             deciders: routers side by side; arrivals are spread over them at random.
             requests: where refused requests are entered.
             seed: of these draws.
+            others_apart: requests for nodes that are not there are somebody else's to run.
         """
         self.num_refused = 0
+        self._others_apart = others_apart
         self.ages_s = array("d")
         self._clock = clock
         self._nodes = nodes
@@ -119,7 +123,7 @@ class Front:
         self._waiting: list[Sent] = []
         self._num_coming = 0
         self._last_loss = ""
-        sees = deciders[0].router.sees
+        sees = self.sees
         self._scraped_every_s = sees.scraped_every_s
         self._sees_counts = sees.published or sees.scraped_every_s is not None
         self._is_scraping = False
@@ -127,6 +131,11 @@ class Front:
         self._published: list[tuple[float, int, tuple[int, int, float]]] = []
         if sees.published:
             nodes.on_counts = self._publish
+
+    @property
+    def sees(self) -> Sees:
+        """What routers are shown."""
+        return self._deciders[0].router.sees
 
     @property
     def targets(self) -> list[int]:
@@ -181,6 +190,10 @@ class Front:
         """Hand a request to its node, which chooses a rank where it has several."""
         nodes, now_s = self._nodes, self._clock.now
         assert sent.decider is not None
+        if self._others_apart and nodes.node_of(target) not in nodes.there:
+            sent.decider.finished(sent.routed, now_s)
+            self._num_here -= 1
+            return
         if self._sees_counts:
             age_s = now_s - float(sent.decider.views.counted_at_s[target])
             self.ages_s.append(min(age_s, now_s))
@@ -251,7 +264,7 @@ class Front:
         node, now_s = self._nodes.there[number], self._clock.now
         self._take_out(number)
         self._last_loss = f"the last one was lost at {now_s:g} s"
-        lost = [ticket for life in node.lives for ticket in life.engine.replica.lose()]
+        lost = [ticket for life in node.lives for ticket in life.engine.lose()]
         self._nodes.remove(node)
         lost.sort(key=lambda ticket: ticket.record.order)
         again = []

@@ -31,23 +31,40 @@ REPLICA_KEYS: dict[str, str] = {
     "occupancy": "mean share of its blocks that requests referred to, 0 to 1",
     "load": "share of its time in which a step was under way, 0 to 1",
     "up_s": "time it was there",
+    "bytes_stored": "bytes that it stored over its link to the tier next to it",
+    "bytes_loaded": "bytes that it loaded back over it",
+    "bytes_handed_over": "bytes of KV that it sent (prefill) or received (decode), all ranks; null "
+    "where the two are together",
 }
 """Keys of a replica in `summary.json`, each with its meaning. One that was lost and came back is
 the same."""
+
+LINK_KEYS: dict[str, str] = {
+    "to": "cpu, disk, mooncake, or transfer for the other pool",
+    "node": "number of its node",
+    "replica": "number of its replica; null for a link that a node's replicas share",
+    "stored_bytes": "bytes it carried away from the GPUs, all ranks",
+    "loaded_bytes": "bytes it carried towards them, all ranks",
+}
+"""Keys of a link of a fleet in a summary, each with its meaning."""
 
 FLEET_KEYS: dict[str, str] = {
     "num_nodes": "nodes at the start",
     "router": "who chose the node, or the rank where balancing is external",
     "replicas": "by replica, in order, the keys of `kvsim.metrics.fleet.REPLICA_KEYS`",
-    "imbalance": "largest over mean of all replicas: `requests`, `scheduled_tokens`, `load`",
+    "imbalance": "largest over mean of the replicas: `requests`, `scheduled_tokens`, `load`; where "
+    "prefill and decode are apart, of the pool in which that is larger",
     "misrouted_tokens": "prompt tokens that another replica had cached when the request was "
-    "routed, beyond what the chosen one had",
+    "routed, beyond what the chosen one had; null, as are the next three, where "
+    "output.compare_caches is false",
     "misrouted_share": "the same as a share of the prompt tokens routed, 0 to 1",
-    "duplicate_share": "of the tokens cached, those that another replica held too: mean over "
+    "duplicate_share": "of the tokens cached, the copies beyond the first of each: mean over "
     "arrivals, 0 to 1; counted where attention is full",
     "duplicate_tokens": "tokens cached at the end beyond the first copy of each",
     "view_age_s": "how old the counts were that a router saw of the replica it chose, in s: "
     "`mean`, `p50`, `p90`, `p99`; null where it sees none but its own",
+    "events_after_s": "how much later a router learns what caches store and remove, in s; null "
+    "where it does not",
     "num_lost": "nodes that failed",
     "num_resent": "times a request was sent again because its node failed",
     "num_dummy_steps": "steps of ranks that had nothing to run while others had",
@@ -55,6 +72,7 @@ FLEET_KEYS: dict[str, str] = {
     "cost": "gpu_hours x node.cost_per_gpu_hour; null without one, as are the next two",
     "cost_per_million_prompt_tokens": "cost over prompt tokens of the requests that ran, x 1e6",
     "cost_per_million_output_tokens": "cost over tokens made, x 1e6",
+    "links": "links to tiers and between pools, the keys of `kvsim.metrics.fleet.LINK_KEYS`",
     "pools": "where prefill and decode are apart, the keys of `kvsim.metrics.handoff.POOLS_KEYS`; "
     "else null",
 }
@@ -72,6 +90,18 @@ class ReplicaFigures:
     busy_s: float
     up_s: float
     pool: str | None = None
+    bytes_handed_over: float | None = None
+
+
+@dataclass(frozen=True)
+class LinkFigures:
+    """What one link has carried; see `LINK_KEYS`."""
+
+    to: str
+    node: int
+    replica: int | None
+    stored_bytes: float
+    loaded_bytes: float
 
 
 @dataclass(frozen=True)
@@ -86,12 +116,14 @@ class FleetFigures:
     router: str
     replicas: Sequence[ReplicaFigures]
     duplicate_share: float | None
-    duplicate_tokens: int
+    duplicate_tokens: int | None
     ages_s: Sequence[float]
     num_lost: int
     num_dummy_steps: int
     gpu_hours: float
     cost_per_gpu_hour: float | None
+    events_after_s: float | None = None
+    links: Sequence[LinkFigures] = ()
     pools: PoolsFigures | None = None
 
 
@@ -130,10 +162,14 @@ def fleet_summary(
             "occupancy": float(one.occupancy),
             "load": _ratio(min(one.busy_s, one.up_s), one.up_s) or 0.0,
             "up_s": float(one.up_s),
+            "bytes_stored": sum(sum(tier.bytes_stored) for tier in counters.tiers if tier.source),
+            "bytes_loaded": sum(sum(tier.bytes_loaded) for tier in counters.tiers if tier.source),
+            "bytes_handed_over": one.bytes_handed_over,
         }
         rows.append({key: values[key] for key in REPLICA_KEYS})
     routed = requests[requests["replica"].notna()]
-    misrouted = int(routed["cached_elsewhere_tokens"].sum())
+    elsewhere = routed["cached_elsewhere_tokens"]
+    misrouted = None if elsewhere.isna().any() else int(elsewhere.sum())
     cost = None
     if figures.cost_per_gpu_hour is not None:
         cost = figures.gpu_hours * figures.cost_per_gpu_hour
@@ -143,7 +179,7 @@ def fleet_summary(
         "router": figures.router,
         "replicas": rows,
         "imbalance": {
-            key: _imbalance([row[name] for row in rows])
+            key: _imbalance(rows, name)
             for key, name in (
                 ("requests", "num_requests"),
                 ("scheduled_tokens", "scheduled_tokens"),
@@ -151,10 +187,13 @@ def fleet_summary(
             )
         },
         "misrouted_tokens": misrouted,
-        "misrouted_share": _ratio(misrouted, int(routed["prompt_tokens"].sum())),
+        "misrouted_share": None
+        if misrouted is None
+        else _ratio(misrouted, int(routed["prompt_tokens"].sum())),
         "duplicate_share": figures.duplicate_share,
         "duplicate_tokens": figures.duplicate_tokens,
         "view_age_s": spread(ages) if len(ages) else None,
+        "events_after_s": figures.events_after_s,
         "num_lost": figures.num_lost,
         "num_resent": int(requests["resent"].sum()),
         "num_dummy_steps": figures.num_dummy_steps,
@@ -162,14 +201,20 @@ def fleet_summary(
         "cost": cost,
         "cost_per_million_prompt_tokens": _per_million(cost, summary["prompt_tokens"]),
         "cost_per_million_output_tokens": _per_million(cost, summary["output_tokens"]),
+        "links": [{key: getattr(link, key) for key in LINK_KEYS} for link in figures.links],
         "pools": None if figures.pools is None else pools_summary(figures.pools, requests),
     }
     return {key: found[key] for key in FLEET_KEYS}
 
 
-def _imbalance(values: Sequence[float]) -> float | None:
-    mean = sum(values) / len(values) if values else 0
-    return max(values) / mean if mean > 0 else None
+def _imbalance(rows: Sequence[dict[str, Any]], name: str) -> float | None:
+    by_pool: dict[str | None, list[float]] = {}
+    for row in rows:
+        by_pool.setdefault(row["pool"], []).append(row[name])
+    found = [
+        max(values) * len(values) / sum(values) for values in by_pool.values() if sum(values) > 0
+    ]
+    return max(found, default=None)
 
 
 def _per_million(cost: float | None, tokens: int) -> float | None:

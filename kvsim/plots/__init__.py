@@ -10,6 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.plots.capacity import hit_rate_by_capacity
+from kvsim.plots.fleets import (
+    layouts_by_load,
+    layouts_side_by_side,
+    recovery,
+    replicas_over_time,
+    routers_side_by_side,
+)
 from kvsim.plots.latency import tpot_distribution, ttft_by_rate, ttft_distribution
 from kvsim.plots.matrix import evictions, heat_map
 from kvsim.plots.misses import missed_tokens
@@ -35,13 +42,18 @@ __all__ = [
     "heat_map",
     "missed_tokens",
     "hit_rate_by_capacity",
+    "layouts_by_load",
+    "layouts_side_by_side",
     "link_utilization",
     "policies_side_by_side",
     "policy_style",
     "pool_by_group",
     "pool_by_state",
     "prefix_survival",
+    "recovery",
+    "replicas_over_time",
     "retention_tradeoff",
+    "routers_side_by_side",
     "save",
     "trace_reuse",
     "ttft_by_rate",

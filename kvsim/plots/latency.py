@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
+from kvsim.plots.fleet_style import run_styles
 from kvsim.plots.layout import (
     NUMBERED_FROM,
     add_legend,
@@ -22,7 +23,7 @@ from kvsim.plots.lines import band_handle, draw_band
 from kvsim.plots.scales import log_axis, number_axis, percent_axis, scale_x
 from kvsim.plots.style import INK, InputError, policy_styles, styled, widths
 from kvsim.plots.words import tick_words, words
-from kvsim.study.frames import named_results, scenario_policy, series_of
+from kvsim.study.frames import named_results, series_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +103,7 @@ def _distribution(results: Results, of: _Time, objective_s: float | None, ax: Ax
     drawn_s = {name: times_s for name, times_s in drawn_s.items() if len(times_s)}
     if not drawn_s:
         raise InputError("results", f"{of.lacking}, so there is no {of.name} to draw.")
-    styles = policy_styles([scenario_policy(named[name].scenario) for name in drawn_s])
+    styles = run_styles([named[name].scenario for name in drawn_s])
     handles: list[Artist] = []
     errors: list[float] = []
     for number, ((name, times_s), style, width) in enumerate(

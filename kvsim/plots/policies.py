@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 
-from kvsim.plots.layout import bars_size_in, folded, many_axes
+from kvsim.plots.bars import bars, floats, known, note, room
+from kvsim.plots.layout import bars_size_in, many_axes
 from kvsim.plots.scales import count_axis, number_axis, percent_axis
-from kvsim.plots.style import INK, InputError, PolicyStyle, policy_styles, styled
+from kvsim.plots.style import INK, InputError, policy_styles, styled
 from kvsim.results.tables import percent, seconds, short
 from kvsim.study.frames import needed
 from kvsim.study.ranking import found_column
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _TTFT = ("ttft_s.p50", "ttft_s.p90", "ttft_s.p99")
 MOST_BARS = 40
@@ -44,9 +47,9 @@ def policies_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = 
     labels = [str(label) for label in frame["label"]]
     panels = many_axes(axes, 3, bars_size_in(labels), share_y=True)
     styles = policy_styles(frame["policy"])
-    hits = _floats(frame["token_hit_rate"])
-    found = _floats(frame[found_column(frame)])
-    _bars(panels[0], labels, found, styles, [percent(_known(value)) for value in found])
+    hits = floats(frame["token_hit_rate"])
+    found = floats(frame[found_column(frame)])
+    bars(panels[0], labels, found, styles, [percent(known(value)) for value in found])
     if found_column(frame) == "token_hit_rate":
         panels[0].set_xlabel("Token hit rate (%)")
     else:
@@ -55,30 +58,30 @@ def policies_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = 
     panels[0].set_title(_with_ceilings(panels[0], frame) or "Prompt tokens found")
     percent_axis(panels[0].xaxis)
 
-    p50, p90, p99 = (_floats(frame[column]) for column in _TTFT)
-    _bars(panels[1], labels, p50, styles, [""] * len(labels))
+    p50, p90, p99 = (floats(frame[column]) for column in _TTFT)
+    bars(panels[1], labels, p50, styles, [""] * len(labels))
     rows = np.arange(len(labels))
     panels[1].hlines(rows, p50, p99, color=INK, linewidth=1.1)
     panels[1].plot(p90, rows, linestyle="none", marker="|", markersize=11, color=INK, mew=1.6)
     panels[1].plot(p99, rows, linestyle="none", marker="|", markersize=17, color=INK, mew=1.6)
     for row, (middle, worst) in enumerate(zip(p50, p99, strict=True)):
-        text = f" {seconds(_known(middle))} / {seconds(_known(worst))}"
-        _note(panels[1], worst, row, text)
+        text = f" {seconds(known(middle))} / {seconds(known(worst))}"
+        note(panels[1], worst, row, text)
     panels[1].set_xlabel("TTFT (s): bar p50, ticks p90 and p99")
     panels[1].set_title("Time to first token, p50 / p99")
-    _room(panels[1], p99, 1.75)
+    room(panels[1], p99, 1.75)
     number_axis(panels[1].xaxis)
 
-    stored = _floats(frame["bytes_stored"])
+    stored = floats(frame["bytes_stored"])
     if np.nansum(stored) > 0:
         gigabytes = stored / 1e9
-        _bars(panels[2], labels, gigabytes, styles, [_gigabytes(value) for value in gigabytes])
+        bars(panels[2], labels, gigabytes, styles, [_gigabytes(value) for value in gigabytes])
         panels[2].set_xlabel("Bytes stored (GB)")
         panels[2].set_title("Stored to the next tier")
         number_axis(panels[2].xaxis)
     else:
-        evicted = _floats(frame["evicted_blocks"])
-        _bars(panels[2], labels, evicted, styles, [short(_count(value)) for value in evicted])
+        evicted = floats(frame["evicted_blocks"])
+        bars(panels[2], labels, evicted, styles, [short(_count(value)) for value in evicted])
         panels[2].set_xlabel("Cached blocks evicted")
         panels[2].set_title("Evicted (nothing is offloaded)")
         count_axis(panels[2].xaxis)
@@ -111,45 +114,18 @@ def retention_tradeoff(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = Non
     panels = many_axes(axes, 4, bars_size_in(labels, 13.0), share_y=True)
     styles = policy_styles(frame["policy"])
     for ax, (column, (title, axis)) in zip(panels, RETENTION_COLUMNS.items(), strict=True):
-        values = _floats(frame[column])
+        values = floats(frame[column])
         if column == "sessions_kept":
-            _bars(ax, labels, values, styles, [f"{value:,.0f}" for value in values])
+            bars(ax, labels, values, styles, [f"{value:,.0f}" for value in values])
             count_axis(ax.xaxis)
         else:
-            _bars(ax, labels, values, styles, [percent(_known(value)) for value in values])
+            bars(ax, labels, values, styles, [percent(known(value)) for value in values])
             ax.set_xlim(0, 1.3)
             percent_axis(ax.xaxis)
             ax.set_xticks([0, 0.5, 1])
         ax.set_title(title)
         ax.set_xlabel(axis)
     return panels
-
-
-def _bars(
-    ax: Axes,
-    labels: Sequence[str],
-    values: Any,
-    styles: Sequence[PolicyStyle],
-    texts: Sequence[str],
-) -> None:
-    """Horizontal bars from top to bottom, each with its value behind it."""
-    for row, (value, style, text) in enumerate(zip(values, styles, texts, strict=True)):
-        ax.barh(
-            row,
-            0 if np.isnan(value) else value,
-            height=0.62,
-            color=style.color,
-            edgecolor="white",
-            hatch=style.hatch,
-            linewidth=0,
-        )
-        if text:
-            _note(ax, 0 if np.isnan(value) else value, row, f" {text}")
-    ax.set_yticks(range(len(labels)), [folded(label) for label in labels])
-    ax.set_ylim(len(labels) - 0.5, -0.5)
-    ax.grid(visible=False, axis="y")
-    ax.tick_params(axis="y", length=0)
-    _room(ax, values, 1.3)
 
 
 def _with_ceilings(ax: Axes, frame: pd.DataFrame) -> str:
@@ -164,7 +140,7 @@ def _with_ceilings(ax: Axes, frame: pd.DataFrame) -> str:
     for row, value in enumerate(most.to_numpy(dtype=float)):
         if not np.isnan(value):
             ax.plot([value], [row], marker="|", markersize=20, color=INK, mew=2.2)
-    _room(ax, most.to_numpy(dtype=float), 1.3)
+    room(ax, most.to_numpy(dtype=float), 1.3)
     return "Prompt tokens found (mark: the ceiling)"
 
 
@@ -176,26 +152,8 @@ def _paler(ax: Axes, starts: Any, ends: Any) -> None:
             ax.vlines(start, row - 0.31, row + 0.31, color=INK, linewidth=1.1)
 
 
-def _note(ax: Axes, value: float, row: int, text: str) -> None:
-    ax.text(0 if np.isnan(value) else value, row, text, va="center", ha="left", fontsize=10)
-
-
-def _room(ax: Axes, values: Any, factor: float) -> None:
-    """Room for the numbers behind the bars."""
-    top = float(np.nanmax(values)) if np.isfinite(values).any() else 0.0
-    ax.set_xlim(0, top * factor if top > 0 else 1)
-
-
-def _floats(column: Any) -> Any:
-    return pd.to_numeric(column, errors="coerce").to_numpy(dtype=float)
-
-
 def _gigabytes(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == 0 else f"{value:.3g}"
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
 
 
 def _count(value: float) -> int | None:

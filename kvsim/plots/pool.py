@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from kvsim.plots.layout import add_legend, one_axes, set_title
 from kvsim.plots.scales import count_axis
 from kvsim.plots.style import BLANK, CACHED, IN_USE, MUTED, InputError, styled
+from kvsim.study.fleets import is_fleet, pool_timeline
 from kvsim.study.frames import needed
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def pool_by_state(result: RunResult, *, name: str | None = None, ax: Axes | None
     Raises:
         KvsimError: a column of the timeline is missing, or there is no row.
     """
-    timeline = whole(result).timeline
+    timeline = pool_timeline(whole(result))
     needed(timeline, "time_s", "used_blocks", "free_blocks", "free_cached_blocks")
     ax = one_axes(ax)
     columns = ("used_blocks", "free_cached_blocks", "free_blocks")
@@ -50,7 +51,7 @@ def pool_by_state(result: RunResult, *, name: str | None = None, ax: Axes | None
     )
     layers[1].set_hatch("//")
     layers[1].set_edgecolor("white")
-    set_title(ax, "Blocks of the pool by state", run_name(result, name))
+    set_title(ax, f"Blocks of the {_pool(result)} by state", run_name(result, name))
     _finish(ax, times, unit, int((timeline["used_blocks"] + timeline["free_blocks"]).max()))
     return ax
 
@@ -67,7 +68,7 @@ def pool_by_group(result: RunResult, *, name: str | None = None, ax: Axes | None
     Raises:
         KvsimError: the timeline is empty.
     """
-    timeline = whole(result).timeline
+    timeline = pool_timeline(whole(result))
     needed(timeline, "time_s", "group_cached_blocks")
     ax = one_axes(ax)
     times, by_group, unit = thinned(timeline, ["group_cached_blocks"])
@@ -83,8 +84,17 @@ def pool_by_group(result: RunResult, *, name: str | None = None, ax: Axes | None
         layer.set_hatch(_GROUP_HATCHES[number % len(_GROUP_HATCHES)])
         layer.set_edgecolor("white")
     set_title(ax, "Cached blocks by KV cache group", run_name(result, name))
-    _finish(ax, times, unit, int(result.summary["num_blocks"]) - 1)
+    replicas = len((result.summary.get("fleet") or {}).get("replicas", ())) or 1
+    _finish(ax, times, unit, int(result.summary["num_blocks"]) - replicas)
     return ax
+
+
+def _pool(result: RunResult) -> str:
+    return (
+        f"pools of {len(result.summary['fleet']['replicas'])} replicas"
+        if is_fleet(result)
+        else "pool"
+    )
 
 
 def whole(result: RunResult) -> RunResult:
@@ -136,10 +146,16 @@ def _times(timeline: pd.DataFrame) -> tuple[np.ndarray, str]:
     if timeline.empty:
         raise InputError("timeline", "has no row, so there is nothing to draw.")
     times_s = timeline["time_s"].to_numpy(dtype=float)
-    for size_s, unit in ((7200.0, "h"), (300.0, "min")):
-        if times_s[-1] >= size_s:
-            return times_s / {"h": 3600.0, "min": 60.0}[unit], unit
-    return times_s, "s"
+    scale, unit = time_unit(float(times_s[-1]))
+    return times_s / scale, unit
+
+
+def time_unit(end_s: float) -> tuple[float, str]:
+    """What times up to an end are shown in: its length in s, and its name."""
+    for size_s, scale, unit in ((7200.0, 3600.0, "h"), (300.0, 60.0, "min")):
+        if end_s >= size_s:
+            return scale, unit
+    return 1.0, "s"
 
 
 def _finish(ax: Axes, times: np.ndarray, unit: str, num_blocks: int) -> None:

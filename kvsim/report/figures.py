@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kvsim.errors import KvsimError
+from kvsim.report.fleets import fleet_plots
 from kvsim.report.markup import safe
 from kvsim.study import findings
 from kvsim.study.frames import POLICY_KEYS
@@ -24,7 +25,8 @@ def plots_of(
         ceiling: token hit rate of an infinite cache.
         left_out: sentences are added to it.
     """
-    for plot in (*_sweep_plots(runs, ceiling), *_run_plots(runs, best)):
+    of_fleets = (_Plot(*drawn) for drawn in fleet_plots(runs, best))
+    for plot in (*_sweep_plots(runs, ceiling), *of_fleets, *_run_plots(runs, best)):
         try:
             yield _drawn(plot)
         except KvsimError as error:
@@ -85,7 +87,8 @@ def _run_plots(runs: Runs, best: str | None) -> Iterator[_Plot]:
     from kvsim.study.reuse import reuse_by_run
 
     results = runs.results
-    if not findings.other_axes(runs.axes) and runs.frame["label"].nunique() > 1:
+    alone = not findings.other_axes(runs.axes) and not runs.fleet_keys
+    if alone and runs.frame["label"].nunique() > 1:
         means = mean_rows(runs.frame)
         yield _Plot(
             lambda axes: plots.policies_side_by_side(means, axes=axes),

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from kvsim.errors import KvsimError
 from kvsim.report import words
 from kvsim.report.figures import plots_of
+from kvsim.report.fleets import fleet_section
 from kvsim.report.markup import bullets, safe, section
 from kvsim.report.reproduce import reproduce
 from kvsim.report.tables import differences_table, results_table
 from kvsim.scenario.writing import write_text
 from kvsim.study import findings
+from kvsim.study.fleet_findings import baseline, rank_fleets
 from kvsim.study.ranking import Ranking, rank
 from kvsim.study.runs import Runs, read_runs
 
@@ -69,7 +71,8 @@ def report_html(runs: Runs, question: str | None = None) -> str:
     ceiling = _tried("The infinite-cache ceiling", left_out, lambda: _ceiling(runs))
     ranking = _ranking(runs)
     comparison = _tried("Intervals", left_out, lambda: _comparison(runs, ranking))
-    best = ranking.best if ranking is not None and ranking.has_winner else ()
+    is_choice = baseline(runs) is None
+    best = ranking.best if ranking is not None and ranking.has_winner and is_choice else ()
     said = words.findings_of(runs, ranking, comparison, ceiling)
     first, further = said[:MOST_RECOMMENDATIONS], said[MOST_RECOMMENDATIONS:]
     noise_known = ranking is None or ranking.noise_known
@@ -81,6 +84,7 @@ def report_html(runs: Runs, question: str | None = None) -> str:
         section("Recommendation", words.recommendation(runs, first, noise_known=noise_known)),
         section("Set-up", words.setup(runs, ceiling)),
         section("Results", results_table(runs, best) + differences_table(comparison)),
+        section("Routing and replicas", fleet_section(runs)),
         section("Further findings", bullets(further) if further else ""),
         section("Plots", plots),
         section("Assumptions, and what is not modelled", words.assumptions(runs, left_out)),
@@ -110,7 +114,7 @@ def _ranking(runs: Runs) -> Ranking | None:
     """Of the policies, where the runs differ in nothing else; None where they do."""
     if findings.other_axes(runs.axes) or runs.frame["label"].nunique() < 2:
         return None
-    return rank(runs.frame, runs.noise(runs.frame))
+    return rank_fleets(runs) if runs.fleet_keys else rank(runs.frame, runs.noise(runs.frame))
 
 
 def _comparison(runs: Runs, ranking: Ranking | None) -> Comparison | None:
@@ -120,7 +124,8 @@ def _comparison(runs: Runs, ranking: Ranking | None) -> Comparison | None:
     from kvsim.study.comparison import compare
 
     named = [replace(result, variant=label) for label, result in runs.results.items()]
-    return compare(*sorted(named, key=lambda result: result.variant != ranking.leader))
+    reference = baseline(runs) or ranking.leader
+    return compare(*sorted(named, key=lambda result: result.variant != reference))
 
 
 def _ceiling(runs: Runs) -> float | None:

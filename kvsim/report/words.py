@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvsim.errors import KvsimError
+from kvsim.report.fleets import machines, setup_rows, what_is_chosen, with_choice
 from kvsim.report.markup import bullets, safe
 from kvsim.results.tables import NO_FIGURE, percent, seconds, short
 from kvsim.scenario.policies import setting_name
 from kvsim.study import findings
+from kvsim.study.fleet_findings import baseline, choices, fleet_findings, has_fleets
 from kvsim.study.misses import miss_findings
 from kvsim.study.runs import Runs, labelled
 
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
     from kvsim.study.ranking import Ranking
 
 NOT_MODELLED = (
-    "Prefill and decode on nodes apart; and of a fleet the network between routers and nodes, but "
-    "for the age of what routers see.",
+    "Of fleets, the network between clients, routers and nodes, but for the age of what routers "
+    "see.",
     "Step times are a model, not a measurement: TTFT and TPOT carry its error, hit rates only so "
     "far as timing changes what is cached.",
     "Tokenisation, the network to the client, and the engine's own start-up are left out.",
@@ -45,9 +47,18 @@ def origin(runs: Runs) -> str:
 
 def question(runs: Runs) -> str:
     """The question that was asked, from what varies."""
-    where = f"{_model(runs.scenario)} on {_node(runs.scenario)}"
+    where = f"{_model(runs.scenario)} on {machines(runs.scenario)}"
     policies = runs.frame["policy"].nunique() > 1
     others = findings.other_axes(runs.axes)
+    if baseline(runs) is not None:
+        return f"What does a fleet lose as nodes come and go: {where}, {_workload(runs.scenario)}?"
+    if runs.fleet_keys:
+        verb = "vary" if len(others) > 1 else "varies"
+        beside = f", as {', '.join(others)} {verb}," if others else ""
+        return (
+            f"Which of the {what_is_chosen(runs)} serves {_workload(runs.scenario)} best"
+            f"{beside} with {where}?"
+        )
     varied = [*(["cache policies"] if policies else []), *others]
     if not varied:
         return f"How does {where} serve {_workload(runs.scenario)}?"
@@ -59,12 +70,6 @@ def question(runs: Runs) -> str:
 
 def _model(scenario: Scenario) -> str:
     return scenario.model if isinstance(scenario.model, str) else "a custom model"
-
-
-def _node(scenario: Scenario) -> str:
-    node = scenario.node
-    name = node.gpu.upper() if isinstance(node.gpu, str) else "GPU"
-    return f"one node of {node.gpus} x {name}" if node.gpus > 1 else f"one {name}"
 
 
 def _workload(scenario: Scenario) -> str:
@@ -79,10 +84,14 @@ def findings_of(
     """All that the runs say, what matters most first."""
     said: list[str] = []
     others = findings.other_axes(runs.axes)
-    if ranking is not None:
+    if baseline(runs) is not None:
+        said += fleet_findings(runs)
+    elif ranking is not None and runs.fleet_keys:
+        said += findings.policy_findings(with_choice(choices(runs)), ranking, comparison)
+    elif ranking is not None:
         said += findings.policy_findings(runs.frame, ranking, comparison)
         said += _as_keys(runs, ranking)
-    elif others and runs.frame["policy"].nunique() > 1:
+    elif others and (runs.fleet_keys or runs.frame["policy"].nunique() > 1):
         said += findings.point_findings(runs.frame, others, runs.noise)
     for axis in others:
         frame = labelled(runs.frame, [other for other in others if other != axis])
@@ -90,6 +99,7 @@ def findings_of(
             said += findings.capacity_findings(frame, axis, ceiling)
         elif axis in findings.RATE_AXES:
             said += findings.rate_findings(frame, findings.RATE_AXES[axis])
+    said += fleet_findings(runs) if baseline(runs) is None else []
     said += findings.ceiling_findings(runs.frame)
     said += findings.tier_findings(labelled(runs.frame, others))
     said += miss_findings(labelled(runs.frame, others))
@@ -143,7 +153,10 @@ def setup(runs: Runs, ceiling: float | None) -> str:
     asked = int(first["num_requests"] + first["num_refused"])
     rows = {
         "Model": _model(scenario),
-        "Node": f"{_node(scenario)}, tensor parallel {scenario.num_ranks}",
+        "Node": machines(scenario)
+        if has_fleets(runs)
+        else f"{machines(scenario)}, tensor parallel {scenario.num_ranks}",
+        **setup_rows(runs),
         "Block pool": f"{_range(runs.frame['num_blocks'])} blocks",
         "Engine": f"{scenario.engine.profile}, {scenario.max_num_batched_tokens:,} tokens a "
         f"step, {scenario.max_num_seqs} sequences, up to {scenario.max_model_len:,} tokens",

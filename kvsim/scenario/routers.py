@@ -14,7 +14,7 @@ def _router(value: object) -> object:
     if isinstance(value, str) and value:
         return value
     if isinstance(value, Mapping) and isinstance(value.get("kind"), str) and value["kind"]:
-        return dict(value)
+        return dict(value) if len(value) > 1 else value["kind"]
     if isinstance(value, Mapping):
         raise ValueError("names no kind. Write {kind: round-robin}, with the router's own keys.")
     raise ValueError(f"{show(value)} is no router. Name one, or write {{kind: round-robin}}.")

@@ -161,6 +161,8 @@ def lay_over(
     return laid, problems
 
 
+_BY_NAME = {"router"}
+"""Sections that may be written as a name alone, which is their `kind`."""
 _OWN_KEYS = {"variants", "grid", "zip", "free_queue", "retention", "eviction"}
 
 
@@ -171,6 +173,8 @@ def _override(data: dict[str, Any], place: str, value: Any) -> str | None:
         if isinstance(node, dict):
             if node.get(key) is None:
                 node[key] = {}
+            elif key in _BY_NAME and isinstance(node[key], str):
+                node[key] = {"kind": node[key]}
             node = node[key]
         elif isinstance(node, list) and key.isdecimal() and int(key) < len(node):
             node = node[int(key)]

@@ -187,7 +187,7 @@ def _both(one: Candidate, other: Candidate) -> Candidate:
 
 def _possible(scenario: Scenario, candidates: Iterable[Candidate]) -> Iterable[Candidate]:
     """Those that the scenario can be run with: a release may not know them, nor a model."""
-    from kvsim.scenario.rules import not_simulated
+    from kvsim.scenario.not_simulated import not_simulated
 
     for one in candidates:
         try:

@@ -25,20 +25,18 @@ from kvsim.errors import KvsimError, Problems
 from kvsim.metrics.figures import Columns, column_figures, columns_of, flat_figures
 from kvsim.metrics.uncertainty import half_width, over_stretches
 from kvsim.results.store import RunResult, load_result
-from kvsim.scenario.reading import resolved_data
+from kvsim.study.flat import flat_scenario
 from kvsim.study.sweep_table import SWEEP_FILE, SweepResult, load_sweep
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
 
-    from kvsim.scenario import Scenario
-
 LENGTH_CLASSES = (1_000, 4_000, 16_000, 64_000, 256_000)
 """Bounds of the classes of prompt lengths, in tokens; each class begins at its bound."""
 TABLE_COLUMNS: dict[str, str] = {
     "case": "what is compared with the reference",
-    "scope": "all, a tier, a KV cache group, or a class of prompt lengths",
+    "scope": "all, fleet, a replica, a tier, a KV cache group, or a class of prompt lengths",
     "figure": "name of the figure, as in a summary laid flat",
     "reference": "the reference's value, mean over the seeds; null where it does not exist",
     "value": "the case's value, likewise",
@@ -50,7 +48,6 @@ TABLE_COLUMNS: dict[str, str] = {
 }
 """Columns of a comparison's table, each with its meaning."""
 _REAL_TIME = "wall_s"  # differs from run to run whatever is compared
-_MOST_ENTRIES = 16  # of a list whose entries are compared key by key: groups, contents, tiers
 _SEEDS, _STRETCHES = "seeds", "stretches"
 
 Scoped = dict[tuple[str, str], float]
@@ -194,47 +191,6 @@ def _inside(path: Path) -> list[RunResult]:
     return sorted(results, key=lambda result: str(result.provenance.get("started")))
 
 
-def flat_scenario(run: RunResult | Scenario) -> dict[str, str]:
-    """A resolved scenario laid flat: JSON by dotted key, files by what is in them.
-
-    Name, seed, variants and sweep are left out, as they are no part of what a run is.
-
-    Args:
-        run: a result, whose files go by the hashes it has of them; or a scenario, by their places.
-    """
-    hashes: Mapping[str, str] = {}
-    if isinstance(run, RunResult):
-        hashes, scenario = run.provenance.get("inputs_sha256", {}), run.scenario
-    else:
-        scenario = run
-
-    def content(path: str) -> str:
-        name = Path(path).name
-        digest = hashes.get(name, "")
-        return f"{name} ({digest[:12]})" if digest else str((scenario.directory / path).resolve())
-
-    flat: dict[str, str] = {}
-
-    def walk(value: Any, place: str) -> None:
-        inner = value.items() if isinstance(value, Mapping) else enumerate(value)
-        for key, part in inner:
-            where = f"{place}.{key}" if place else str(key)
-            if part and (isinstance(part, Mapping) or _is_of_mappings(part)):
-                walk(part, where)
-            else:
-                flat[where] = json.dumps(part, ensure_ascii=False)
-
-    data = resolved_data(scenario, content)
-    walk({k: v for k, v in data.items() if k not in {"name", "seed", "variants", "sweep"}}, "")
-    return flat
-
-
-def _is_of_mappings(value: Any) -> bool:
-    """Whether a list is short and each entry has keys of its own, so that they can be told."""
-    few = isinstance(value, list) and len(value) <= _MOST_ENTRIES
-    return few and all(isinstance(part, Mapping) for part in value)
-
-
 def _cases(results: Sequence[RunResult]) -> list[Case]:
     """Results by scenario, seeds put together, in order of their first run."""
     by_scenario: dict[str, dict[int, RunResult]] = {}
@@ -340,12 +296,20 @@ def _apart(one: Scoped, other: Scoped) -> bool:
 
 
 def _same_requests(before: RunResult, after: RunResult) -> bool:
+    """Whether two runs were asked the same, which sessions do as soon as they have an answer."""
     names = ["arrival_s", "prompt_tokens", "output_tokens"]
-    return before.requests[names].equals(after.requests[names])
+    if before.requests[names].equals(after.requests[names]):
+        return True
+    flat = [flat_scenario(run) for run in (before, after)]
+    own = [{key: text for key, text in f.items() if key.startswith("workload.")} for f in flat]
+    asked = [
+        run.requests.set_index("request_id")[names[1:]].sort_index() for run in (before, after)
+    ]
+    return own[0] == own[1] and asked[0].equals(asked[1])
 
 
 def _figures(result: RunResult) -> Scoped:
-    """All figures of a run: of the whole, by tier, by KV cache group and by prompt length."""
+    """All figures of a run: of the whole, by tier, KV cache group, replica and prompt length."""
     figures: Scoped = {}
     for name, value in flat_figures(result.summary).items():
         scope = "all"
@@ -356,6 +320,11 @@ def _figures(result: RunResult) -> Scoped:
             if short.startswith("by_group."):
                 _, group, short = short.split(".", 2)
                 scope = f"tier {tier}, group {group}"
+        elif name.startswith("fleet."):
+            scope, short = "fleet", name.removeprefix("fleet.")
+            if short.startswith("replicas."):
+                _, number, short = short.split(".", 2)
+                scope = f"replica {number}"
         elif name == _REAL_TIME:
             continue
         figures[scope, short] = math.nan if value is None else float(value)

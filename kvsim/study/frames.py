@@ -14,6 +14,7 @@ from kvsim.metrics.tiers import SOURCES
 from kvsim.policies.names import policy_name
 from kvsim.results.tables import exact_size
 from kvsim.scenario.policies import setting_name
+from kvsim.scenario.pool_rules import SIDES, pool_scenario
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +35,46 @@ _SIZES = {"capacity", "activation_reserve", "weight_bytes", "expert_bytes", "byt
 LINK_COLUMN = "link_bytes_per_s"
 """Column: bandwidth, efficiency included, at which the tier next to the device is read; NaN without
 one."""
+FLEET_COLUMNS = ("router", "layout")
+"""Columns: who chose the replica, empty where there is one; and how GPUs share the model."""
+_LAYOUT_KEYS = ("gpus", "tensor_parallel", "pipeline_parallel", "data_parallel", "expert_parallel")
+
+
+def is_fleet_key(key: str) -> bool:
+    """Whether a dotted key says how GPUs and nodes are put together, or who is sent where."""
+    section, _, last = key.partition(".")
+    return section == "fleet" or (
+        section == "node" and last in (*_LAYOUT_KEYS, "decode_context_parallel")
+    )
+
+
+def router_name(scenario: Scenario) -> str:
+    """The kind of the router of a scenario without variants; empty where there is one replica."""
+    fleet = scenario.fleet
+    if fleet is not None and fleet.pools is not None:
+        sides = [pool_scenario(scenario, side).router[0] for side in SIDES]
+        return ", ".join(sides)
+    if scenario.num_nodes == 1 and scenario.balancing != "external":
+        return "vllm-dp" if scenario.node.data_parallel > 1 else ""
+    return scenario.router[0]
+
+
+def layout_name(scenario: Scenario) -> str:
+    """How the GPUs of a scenario without variants share the model: ``TP2 x DP4``, ``4 x TP8``."""
+    fleet = scenario.fleet
+    if fleet is not None and fleet.pools is not None:
+        return " + ".join(f"{side} {layout_name(pool_scenario(scenario, side))}" for side in SIDES)
+    node = scenario.node
+    parts = [
+        (f"TP{scenario.num_ranks}", scenario.num_ranks > 1),
+        (f"PP{node.pipeline_parallel}", node.pipeline_parallel > 1),
+        (f"DCP{node.decode_context_parallel}", node.decode_context_parallel > 1),
+        (f"DP{node.data_parallel}", node.data_parallel > 1),
+    ]
+    of_node = " x ".join(text for text, shown in parts if shown) or "TP1"
+    experts = " + EP" if node.expert_parallel else ""
+    nodes = f"{scenario.num_nodes} x " if scenario.num_nodes > 1 else ""
+    return f"{nodes}{of_node}{experts}"
 
 
 def axis_text(axis: str, value: Any) -> str:
@@ -93,7 +134,7 @@ def results_frame(results: Results) -> pd.DataFrame:
 
     Returns:
         Columns `label` (the name), `policy`, the figures of the summary by dotted name, as in
-        `ttft_s.p50`, with `found_rate`, and `LINK_COLUMN`.
+        `ttft_s.p50`, with `found_rate`, `LINK_COLUMN` and `FLEET_COLUMNS`.
     """
     import pandas as pd
 
@@ -104,6 +145,8 @@ def results_frame(results: Results) -> pd.DataFrame:
                 "policy": scenario_policy(result.scenario),
                 **_figures(result.summary),
                 LINK_COLUMN: _link_bytes_per_s(result.scenario),
+                "router": router_name(result.scenario),
+                "layout": layout_name(result.scenario),
             }
             for name, result in named_results(results).items()
         ]
@@ -115,8 +158,8 @@ def sweep_frame(sweep: SweepResult) -> pd.DataFrame:
 
     Returns:
         `sweep.table` without failed runs, with `label` and `policy` in front, and `found_rate` and
-        `LINK_COLUMN` behind. The label is the variant, the policy where there are no variants, or
-        both where an axis changes the policy.
+        `LINK_COLUMN` and `FLEET_COLUMNS` behind. The label is the variant, the policy where there
+        are no variants, or both where an axis changes the policy.
     """
     from kvsim.scenario.reading import expand_variants
 
@@ -125,7 +168,8 @@ def sweep_frame(sweep: SweepResult) -> pd.DataFrame:
     # An axis that may change the link would need each run's own scenario.
     tiers_alike = not any(axis == "offload" or "link" in axis for axis in sweep.axes)
     keys = [key for key in POLICY_KEYS if key in table.columns]
-    policies, labels, links = [], [], []
+    of_fleet = [axis for axis in sweep.axes if is_fleet_key(axis)]
+    policies, labels, links, routers, layouts = [], [], [], [], []
     for row in table.to_dict("records"):
         scenario = variants[row["variant"]]
         links.append(_link_bytes_per_s(scenario) if tiers_alike else math.nan)
@@ -133,6 +177,10 @@ def sweep_frame(sweep: SweepResult) -> pd.DataFrame:
         changes = {key: _written(row[key]) for key in keys}
         policy = scenario_policy(scenario.replace(changes) if changes else scenario)
         policies.append(policy)
+        placed = {key: _written(row[key]) for key in of_fleet if row[key] is not None}
+        fleet = scenario.replace(placed) if placed else scenario
+        routers.append(router_name(fleet))
+        layouts.append(layout_name(fleet))
         if row["variant"] == "default":
             labels.append(policy)
         else:
@@ -140,6 +188,7 @@ def sweep_frame(sweep: SweepResult) -> pd.DataFrame:
     # Figures as in a result's frame.
     table[FOUND_RATE] = [_found_rate(row) for row in table.to_dict("records")]
     table[LINK_COLUMN] = links
+    table["router"], table["layout"] = routers, layouts
     table.insert(0, "policy", policies)
     table.insert(0, "label", labels)
     return table

@@ -1,8 +1,8 @@
 """Public measurements of serving: each point of a file as a closed loop to be simulated.
 
 A row is a benchmark: what served, how, what was sent, and the time to the first token and per token
-after it. What cannot be expressed is left out with the reason. Readings that the files leave to
-their users, each with its source:
+after it. What cannot be expressed is left out with the reason. One file because a reading and what
+it leaves out belong together. Readings that the files leave to their users, each with its source:
 
 - Lengths are drawn uniformly from ``len_low_ratio`` times the named ones to these. Where they are
   fixed (ratio 1) they are drawn 10 % around them: otherwise all requests of a batch would end in

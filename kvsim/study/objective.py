@@ -10,6 +10,7 @@ from kvsim.errors import Problems, show, unknown_name
 from kvsim.metrics.summary import SUMMARY_KEYS
 from kvsim.units import parse_bytes, parse_bytes_per_s, parse_seconds
 
+_FIGURES = (*SUMMARY_KEYS, "fleet")  # which a run of several replicas has too
 _COMPARISON = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|<|>)\s*(.*?)\s*")
 
 
@@ -59,8 +60,8 @@ def parse_objective(text: str) -> tuple[Clause, ...]:
             )
             continue
         figure, sign, limit = match.groups()
-        if figure.split(".")[0] not in SUMMARY_KEYS:
-            problems.append(unknown_name("figure", figure.split(".")[0], SUMMARY_KEYS))
+        if figure.split(".")[0] not in _FIGURES:
+            problems.append(unknown_name("figure", figure.split(".")[0], _FIGURES))
             continue
         try:
             bound = parse_number(limit)

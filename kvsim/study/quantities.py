@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from kvsim.errors import KvsimError, show, unknown_name
@@ -14,6 +15,13 @@ from kvsim.scenario import CpuOffload, Scenario, ScriptWorkload, SyntheticWorklo
 from kvsim.scenario.draws import START_FORMS, Draw, parse_starts
 from kvsim.scenario.offload import DiskTier, MooncakeOffload, OwnLink, link_spec
 from kvsim.scenario.validation import Section
+from kvsim.study.fleet_quantities import (
+    NODES,
+    NODES_MAX,
+    is_nodes,
+    router_parameters,
+    start_of_nodes,
+)
 
 REQUEST_RATE = "request_rate"
 """Quantity: requests a second, by scaling the times of a trace or the rate sessions start at."""
@@ -47,8 +55,9 @@ class Quantity:
 
     @property
     def is_load(self) -> bool:
-        """Whether it says how much is asked of the node, so that an answer has to last."""
-        return self.name in (REQUEST_RATE, CONCURRENCY) or self.name.startswith("workload.")
+        """Whether it says how much is asked of a node, so that an answer has to last."""
+        of_all = self.name in (REQUEST_RATE, CONCURRENCY) or self.name.startswith("workload.")
+        return of_all or is_nodes(self.name)
 
     def rounded(self, value: float) -> float:
         """The value nearest to it that is possible."""
@@ -85,7 +94,10 @@ def quantity(scenario: Scenario, name: str) -> Quantity:
 def _number(scenario: Scenario, key: str) -> Quantity:
     if key.endswith(".link.bandwidth") and (found := _bandwidth(scenario, key)):
         return found
-    section, last = _section_of(scenario, key)
+    if key == NODES:
+        start = start_of_nodes(scenario)
+        return Quantity(key, lambda value: {key: round(value)}, start, True, NODES_MAX)
+    section, last = router_parameters(scenario, key) or _section_of(scenario, key)
     fields = type(section).model_fields
     if last in {"name", "seed", "variants", "sweep"} or last not in fields:
         known = [f"{key.rpartition('.')[0]}.{other}".strip(".") for other in fields]
@@ -100,20 +112,20 @@ def _number(scenario: Scenario, key: str) -> Quantity:
             "Vary offload.num_chunks."
         )
     whole = float not in kinds
-    start = getattr(section, last)
-    if start is None:
-        start = _following(scenario, section, last)
-    is_number = isinstance(start, int | float) and not isinstance(start, bool) and start > 0
+    has = getattr(section, last)
+    if has is None:
+        has = _following(scenario, section, last)
+    is_number = isinstance(has, int | float) and not isinstance(has, bool) and has > 0
     return Quantity(
         key,
         lambda value: {key: round(value) if whole else value},
-        float(start) if is_number else None,
+        float(has) if is_number else None,
         whole,
-        _most(field.annotation, field.metadata),
+        NODES_MAX if is_nodes(key) else _most(field.annotation, field.metadata),
     )
 
 
-def _following(scenario: Scenario, section: Section, last: str) -> float | None:
+def _following(scenario: Scenario, section: BaseModel, last: str) -> float | None:
     """The value that follows from other keys where null is written."""
     if last == "num_blocks":
         from kvsim.scenario.keys import derive_blocks

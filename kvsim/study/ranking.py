@@ -201,16 +201,19 @@ def with_totals(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(bytes_moved=total) if total.fillna(0).any() else frame
 
 
-def rank(frame: pd.DataFrame, noise: Noise | None = None) -> Ranking:
+def rank(
+    frame: pd.DataFrame, noise: Noise | None = None, judged: Sequence[Criterion] | None = None
+) -> Ranking:
     """Rank the labels of a frame.
 
     Args:
         frame: a row a run, from `kvsim.study.frames`, that differ in policy or seed alone.
         noise: intervals of their differences; None where none are known.
+        judged: figures to tell them apart by, in order; None for those of `criteria`.
     """
     import pandas as pd
 
-    judged, noise = criteria(frame), noise or Noise()
+    judged, noise = judged or criteria(frame), noise or Noise()
     frame = with_totals(frame)
     frame = frame.assign(
         **{one.column: pd.to_numeric(frame[one.column], errors="coerce") for one in judged}
@@ -236,7 +239,7 @@ def rank(frame: pd.DataFrame, noise: Noise | None = None) -> Ranking:
             break
     best = [leader, *(label for label in left if label != leader)]
     return Ranking(
-        tuple(best), judged, decided_by, behind, _all_equal(rows, best, judged), noise_known
+        tuple(best), tuple(judged), decided_by, behind, _all_equal(rows, best, judged), noise_known
     )
 
 

@@ -12,8 +12,14 @@ from kvsim.errors import KvsimError, Problems
 from kvsim.metrics.overload import OVERLOADED
 from kvsim.results.store import RunResult, load_requests, load_result, summary_of
 from kvsim.results.tables import notes_by_name
-from kvsim.study.comparison import flat_scenario
-from kvsim.study.frames import axis_text, results_frame, sweep_frame
+from kvsim.study.flat import flat_scenario
+from kvsim.study.frames import (
+    FLEET_COLUMNS,
+    axis_text,
+    is_fleet_key,
+    results_frame,
+    sweep_frame,
+)
 from kvsim.study.ranking import Noise
 from kvsim.study.sweep_table import FAILED, NOT_RUN, SWEEP_FILE, SweepResult, load_sweep
 
@@ -50,6 +56,7 @@ class Runs:
         warnings: of the runs that were read, with whose they are.
         told_first: sentences to read before any other: what is missing, what cannot be compared.
         varied: the whole of a sweep's scenario, with its variants and axes; None for results.
+        fleet_keys: keys of routers and layouts in which runs differ, which their labels stand for.
     """
 
     path: Path
@@ -62,6 +69,7 @@ class Runs:
     warnings: list[str] = field(default_factory=list)
     told_first: list[str] = field(default_factory=list)
     varied: Scenario | None = None
+    fleet_keys: tuple[str, ...] = ()
 
     def noise(self, rows: pd.DataFrame) -> Noise:
         """Intervals of differences between some rows of the frame."""
@@ -113,11 +121,20 @@ def read_runs(path: Path | str) -> Runs:
         name: {**flat_scenario(result), "seed": str(result.scenario.seed)}
         for name, result in named.items()
     }
-    axes, told = _beside_the_policy(frame, "label", keys)
+    axes, told, fleet_keys = _beside_the_policy(frame, "label", keys)
     told += _versions({name: result.provenance for name, result in named.items()})
     warnings = notes_by_name({name: r.summary["warnings"] for name, r in named.items()})
     return Runs(
-        path, frame, named, axes, first.scenario, first.provenance, [], warnings, told_first=told
+        path,
+        frame,
+        named,
+        axes,
+        first.scenario,
+        first.provenance,
+        [],
+        warnings,
+        told_first=told,
+        fleet_keys=fleet_keys,
     )
 
 
@@ -129,6 +146,7 @@ def _sweep_runs(sweep: SweepResult) -> Runs:
     if frame.empty:
         raise Problems(str(sweep.path), ["no run is done, so there is nothing to report. Run it."])
     first = sweep.result(frame["run"].iloc[0])
+    frame, placed = _labelled_by_fleet(frame, sweep.axes)
     results: dict[str, RunResult] = {}
     if len(frame) <= MOST_RUNS_ONE_BY_ONE and not frame["label"].duplicated().any():
         results = {
@@ -137,19 +155,55 @@ def _sweep_runs(sweep: SweepResult) -> Runs:
         }
     variants = expand_variants(sweep.scenario)
     keys = {name: flat_scenario(variant) for name, variant in variants.items()}
-    more, told = _beside_the_policy(frame, "variant", keys)
+    more, told, fleet_keys = _beside_the_policy(frame, "variant", keys)
     return Runs(
         sweep.path,
         frame,
         results,
-        (*sweep.axes, *more),
+        (*(axis for axis in sweep.axes if axis not in placed), *more),
         first.scenario,
         first.provenance,
         list(dict.fromkeys(failed["message"])),
         _sweep_warnings(sweep, frame),
         [*_cut_short(sweep), *told],
         sweep.scenario,
+        (*placed, *fleet_keys),
     )
+
+
+def _labelled_by_fleet(
+    frame: pd.DataFrame, axes: Sequence[str]
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The frame with routers and layouts that were varied in its labels, and the keys of these.
+
+    A number of nodes, and numbers of a router, stay axes.
+    """
+    keys = tuple(
+        axis
+        for axis in axes
+        if is_fleet_key(axis)
+        and (axis.startswith("node.") or not _are_numbers(frame[axis]))
+        and frame[axis].nunique(dropna=False) > 1
+    )
+    if not keys:
+        return frame, ()
+    if frame["label"].nunique() > 1:
+        return labelled(frame, keys), keys
+    names = [
+        ", ".join(
+            text if len(keys) == 1 and key.endswith(("router", "kind")) else f"{last} {text}"
+            for key in keys
+            for last, text in [(key.rpartition(".")[2], axis_text(key, row[key]))]
+        )
+        for row in frame.to_dict("records")
+    ]
+    return frame.assign(label=names), keys
+
+
+def _are_numbers(column: pd.Series[Any]) -> bool:
+    import pandas as pd
+
+    return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
 
 
 def _cut_short(sweep: SweepResult) -> list[str]:
@@ -177,8 +231,10 @@ def _sweep_warnings(sweep: SweepResult, frame: pd.DataFrame) -> list[str]:
 
 def _beside_the_policy(
     frame: pd.DataFrame, column: str, keys: Mapping[str, Mapping[str, str]]
-) -> tuple[tuple[str, ...], list[str]]:
+) -> tuple[tuple[str, ...], list[str], tuple[str, ...]]:
     """What runs differ in beside their policy: a column of the frame each, and a sentence.
+
+    Keys of routers and layouts come apart, as what is compared.
 
     Args:
         frame: a row a run; columns are added to it.
@@ -192,8 +248,10 @@ def _beside_the_policy(
         if not any(f"{key}.".startswith(f"{own}.") for own in (*_OF_POLICIES, *_OF_NO_RESULT))
         and len({flat.get(key) for flat in keys.values()}) > 1
     ]
+    of_fleet = tuple(key for key in apart if is_fleet_key(key))
+    apart = [key for key in apart if key not in of_fleet]
     if not apart:
-        return (), []
+        return (), [], of_fleet
     told = "; ".join(_told(key, keys) for key in apart[:_MOST_KEYS_TOLD])
     more = len(apart) - _MOST_KEYS_TOLD
     rest = f"; and {more} more keys" if more > 0 else ""
@@ -207,13 +265,13 @@ def _beside_the_policy(
             plain = all(isinstance(v, int | float | str) or v is None for v in values.values())
             shown = values if plain else {name: flat.get(key) for name, flat in keys.items()}
             frame[key] = [shown[str(name)] for name in frame[column]]
-        return tuple(apart), [sentence]
+        return tuple(apart), [sentence], of_fleet
     groups: dict[tuple[str | None, ...], list[str]] = {}
     for name, flat in keys.items():
         groups.setdefault(tuple(flat.get(key) for key in apart), []).append(name)
     of = {name: f"that of {', '.join(names)}" for names in groups.values() for name in names}
     frame[SETUP] = [of[str(name)] for name in frame[column]]
-    return (SETUP,), [sentence]
+    return (SETUP,), [sentence], of_fleet
 
 
 def _told(key: str, keys: Mapping[str, Mapping[str, str]]) -> str:
@@ -260,5 +318,6 @@ def mean_rows(frame: pd.DataFrame) -> pd.DataFrame:
         pd.to_numeric, errors="coerce"
     )
     means: pd.DataFrame = figures.groupby(frame["label"], sort=False).mean()
-    policies = frame.groupby("label", sort=False)["policy"].first()
-    return means.assign(policy=policies).reset_index()
+    names = [name for name in ("policy", *FLEET_COLUMNS) if name in frame.columns]
+    words = {name: frame.groupby("label", sort=False)[name].first() for name in names}
+    return means.assign(**words).reset_index()

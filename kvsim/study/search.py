@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.errors import KvsimError, Problems
 from kvsim.results.tables import seconds
 from kvsim.scenario import Scenario
+from kvsim.study.fleet_quantities import is_nodes
 from kvsim.study.objective import parse_objective
 from kvsim.study.quantities import quantity as quantity_of
 from kvsim.study.quantities import value_text
@@ -29,6 +30,9 @@ NUM_DOUBLINGS_MAX = 24
 NUM_ALIKE_MAX = 3
 """Halvings of a load that leave the figures of an objective as they are, after which it is given
 up: requests that arrive together stay together, however slowly they come."""
+NUM_STUCK_MAX = 2
+"""Doublings of a number of nodes that bring no figure nearer to its limit, after which it is given
+up: spread over more caches, conversations find less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +195,7 @@ def _ends(
 def _walk(bench: Bench, value: float, factor: float, *, until: bool) -> float:
     """Double or halve until the objective is met, or missed, or nothing changes any more."""
     value = begin = bench.rounded(value)
-    num_alike = 0
+    num_alike = num_stuck = 0
     for _ in range(NUM_DOUBLINGS_MAX):
         if bench.meets(value) is until:
             return value
@@ -204,6 +208,14 @@ def _walk(bench: Bench, value: float, factor: float, *, until: bool) -> float:
             bench.notes.append(
                 f"From {value_text(value)} to {value_text(further)} all figures are the same: "
                 "going further would change nothing."
+            )
+            return further
+        num_stuck = 0 if bench.nearer(value, further) else num_stuck + 1
+        if is_nodes(bench.setting.name) and until and num_stuck == NUM_STUCK_MAX:
+            bench.notes.append(
+                f"From {value_text(begin)} to {value_text(further)} nodes, the last "
+                f"{NUM_STUCK_MAX} doublings brought no figure nearer to what it has to meet: more "
+                "nodes will not do."
             )
             return further
         num_alike = num_alike + 1 if bench.alike(value, further) else 0

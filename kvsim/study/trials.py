@@ -90,6 +90,20 @@ class Bench:
             for a, b in zip(one.values(), two.values(), strict=True)
         )
 
+    def nearer(self, value: float, other: float) -> bool:
+        """Whether a figure that a value missed is nearer to its limit at another, by 1% or more."""
+        one, two = (self.trials[self.rounded(v)].figures for v in (value, other))
+        for clause in self.clauses:
+            before, after = one[clause.figure], two[clause.figure]
+            if clause.meets(before) or after is None:
+                continue
+            if before is None:
+                return True
+            gain = before - after if clause.is_below else after - before
+            if gain > 0.01 * abs(before):
+                return True
+        return False
+
     def _try(self, value: float) -> Trial:
         from kvsim.study.parallel import each
 

@@ -275,7 +275,7 @@ class SlowCache:
     def _reach_chunk(
         self, seq: Request, members: list[int], limit: int
     ) -> tuple[list[list[Block]], int]:
-        """Nothing before the chunk that the limit lies in is needed; of that chunk the beginning."""
+        """Nothing before the chunk of the limit is needed; of that chunk the beginning."""
         size = self.groups[members[0]].block_size
         first = skipped(self.groups[members[0]], limit) // size
         columns = [[self.null] * len(members) for _ in range(first)]

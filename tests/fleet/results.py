@@ -1,0 +1,42 @@
+"""Results of small fleets, each made once."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from kvsim.results.store import RunResult
+from kvsim.results.variants import run_variant
+from tests.fleet.small import CHAT, scenario
+
+LOSS = [{"at": 4.0, "lose": 1}, {"at": 4.5, "add": 1, "ready_after": 1.5}]
+MORE: dict[str, Any] = {**CHAT, "num_sessions": 150, "sessions": {"starts": "poisson(per_s=12)"}}
+
+
+@cache
+def routed(router: str) -> RunResult:
+    """Three nodes behind a router."""
+    return run_variant(scenario(MORE, fleet={"nodes": 3, "router": router}), router)
+
+
+@cache
+def with_loss(is_lost: bool) -> RunResult:
+    """Three nodes that conversations stay on, of which one is lost and comes back, or none."""
+    fleet: dict[str, Any] = {"nodes": 3, "router": "session"}
+    if is_lost:
+        fleet["events"] = LOSS
+    return run_variant(scenario(MORE, fleet=fleet), "lost" if is_lost else "still")
+
+
+@cache
+def laid_out(ranks: int) -> RunResult:
+    """Four GPUs as so many ranks."""
+    node = {"gpus": 4, "data_parallel": ranks, "tensor_parallel": 4 // ranks}
+    return run_variant(scenario(MORE, node=node), f"dp{ranks}")
+
+
+@cache
+def apart() -> RunResult:
+    """A prefill and two decode nodes."""
+    pools = {"prefill": {"nodes": 1}, "decode": {"nodes": 2, "router": "session"}}
+    return run_variant(scenario(MORE, fleet={"pools": pools}), "apart")
