@@ -54,6 +54,7 @@ def test_the_notebooks_that_were_promised() -> None:
         "05_capacity_review",
         "06_your_own_trace",
         "07_tp8_or_dp8",
+        "08_better_than_the_engine",
     ]
 
 

@@ -243,6 +243,7 @@ def seat(arrays: Arrays, slot: int, uids: Ints, ends: Ints, num_prompt: int, jun
     sequence.placeholders = 0
     sequence.drafts = 0
     sequence.planned = 0
+    sequence.eligible = 0
     sequence.junction = junction
     sequence.num_spans = len(ends)
     sequence.priority = 0

@@ -93,6 +93,7 @@ SEQUENCE_ROW = np.dtype(
         ("placeholders", np.int64),  # tokens these may make; only where steps overlap
         ("drafts", np.int64),  # draft tokens that the next step may check
         ("planned", np.int64),  # number of the last step it is part of
+        ("eligible", np.int64),  # number of the plan from which on it may decode again
         ("serial", np.int64),  # tells those that held the slot apart
         ("owner", np.int64),  # whose it is; this and the next are for the ledger alone
         ("num_noted", np.int64),  # computed tokens that it knows of

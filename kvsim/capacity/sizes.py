@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvsim.catalog import LinkSpec, Model
+from kvsim.planning.specs import LATENT_KINDS
 
 ASSUMED_BLOCK_BYTES = 2**20
 """Taken for a group of a custom model that does not say what its blocks need."""
@@ -75,3 +76,14 @@ def block_sizes(model: Model, tensor_parallel: int, *, ranks_share_stores: bool)
         num_ranks=tensor_parallel,
         assumed=assumed,
     )
+
+
+def block_regions(model: Model) -> list[int]:
+    """Pieces in memory of a block of each group: of each layer one, or keys and values apart."""
+    plan = model.plan
+    if plan is None:
+        apart = 1 if model.kv_replicated else 2
+        return [(group.num_layers or 1) * apart for group in model.groups]
+    if plan.block_outer:
+        return [1] * len(plan.groups)
+    return [len(group.layers) * (1 if group.kind in LATENT_KINDS else 2) for group in plan.groups]

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from kvsim.cli import (
+    advise,
     bench,
     calibrate,
     capacity,
@@ -50,6 +51,7 @@ app.command()(new.new)
 app.command()(run.run)
 app.command()(sweep.sweep)
 app.command()(find.find)
+app.command()(advise.advise)
 app.command()(compare.compare)
 app.command()(explain.explain)
 app.command(help=plot.help_text())(plot.plot)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _MAIN = (
     "token_hit_rate",
+    "ceiling.share_of_infinite",
+    "ceiling.share_of_optimum",
     FOUND_RATE,
     "request_hit_rate",
     "ttft_s.p50",

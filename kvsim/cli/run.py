@@ -37,8 +37,19 @@ def run(
     only: Only = [],  # noqa: B006
     jobs: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Variants simulated at once. Default: all cores."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Variants simulated at once, or parts of a fleet whose router needs no state of "
+            "replicas. Default: all cores.",
+        ),
     ] = None,
+    backend: Annotated[
+        str,
+        typer.Option(
+            metavar="loky|ray|dask", help="Where they run: this machine, a Ray or a Dask cluster."
+        ),
+    ] = "loky",
     wide: Annotated[
         bool, typer.Option("--wide", help="All columns, however wide the terminal is.")
     ] = False,
@@ -79,6 +90,7 @@ def run(
         outcomes = run_side_by_side(
             variants,
             jobs=jobs,
+            backend=backend,
             arguments=tuple(sys.argv[1:]),
             on_progress=lambda name, share: told(name)(share),
         )

@@ -22,8 +22,8 @@ def validate(
     """Check a scenario: print it as resolved and what follows from it, or all its problems."""
     from kvsim.cli.capacity import show_layouts
     from kvsim.scenario.description import describe
+    from kvsim.scenario.not_simulated import not_simulated
     from kvsim.scenario.reading import expand_variants, load_scenario, resolved_yaml
-    from kvsim.scenario.rules import not_simulated
     from kvsim.study.layouts import layouts
 
     loaded = load_scenario(scenario, settings)

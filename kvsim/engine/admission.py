@@ -53,6 +53,8 @@ class Admission:
         self._batch = make_batch(
             config.max_num_seqs,
             depth=config.depth,
+            ahead=config.asynchronous,
+            stages=config.stages,
             max_num_batched_tokens=config.max_num_batched_tokens,
             acceptance=config.acceptance,
             draw_key=config.draw_key,
@@ -77,6 +79,9 @@ class Admission:
         blocked = None
         while self.waiting and self._has_room:
             job = self.waiting.first
+            if job.num_stale:  # its tokens are under way, and it has to begin with them
+                deferred.append(self.waiting.pop())
+                continue
             sequence = job.sequence
             hit = cache.lookup(sequence)
             if self._profile.counts_lookups:
@@ -264,6 +269,7 @@ class Admission:
         batch.meter[BUDGET] -= num_new
         row = self.cache.core.tables.sequences[sequence.slot]
         row["output_uid"] = job.request.output_uid
+        row["eligible"] = job.eligible
         row["end_tokens"] = self._end_tokens(job.request)
         if self.cache.order is not None:
             request = job.request

@@ -23,6 +23,7 @@ class Job:
         hit: what its first admission found; None before.
         num_external: tokens beyond the hit that were loaded when it last got its blocks.
         num_stale: scheduled tokens that were in flight when it lost its blocks, and still are.
+        eligible: number of the plan from which on it may decode again, when it lost its blocks.
         misses: why its first admission found no more, of `MissLedger.find`; None where nobody asks.
     """
 
@@ -32,6 +33,7 @@ class Job:
     hit: Hit | None = None
     num_external: int = 0
     num_stale: int = 0
+    eligible: int = 0
     misses: npt.NDArray[np.int64] | None = None
 
     @property
@@ -111,6 +113,7 @@ class SchedulerConfig:
             system; 0 for no limit.
         max_num_active_seqs: requests that can run at once, where fewer than ``max_num_seqs``.
         asynchronous: a step is planned while the one ahead of it runs.
+        stages: of a pipeline, each of which can compute another step.
         by_priority: requests with a lower priority number go first, and are preempted last.
         watermark_blocks: blocks an admission leaves free once a step has something to compute.
         reserve_whole_prompt: admit only if a request fits whole.
@@ -127,6 +130,7 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = 0
     max_num_active_seqs: int | None = None
     asynchronous: bool = False
+    stages: int = 1
     by_priority: bool = False
     watermark_blocks: int = 0
     reserve_whole_prompt: bool = True
@@ -141,8 +145,8 @@ class SchedulerConfig:
 
     @property
     def depth(self) -> int:
-        """Steps that are in flight at most."""
-        return 2 if self.asynchronous else 1
+        """Steps that are in flight at most: one a stage, and one that is planned ahead."""
+        return self.stages + self.asynchronous
 
     @property
     def most_chunk(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -30,11 +31,27 @@ class CountingConnector(Connector, Protocol):
     chunks_loaded_once: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """What a transfer costs before its first byte is on the link.
+
+    Attributes:
+        fixed_s: whatever its size.
+        descriptor_s: for each descriptor, one transfer of a replica after the other.
+        descriptors: of a block of each group, of one rank.
+    """
+
+    fixed_s: float
+    descriptor_s: float
+    descriptors: tuple[int, ...]
+
+
 class Offloading:
     """What a replica needs to know of its tiers.
 
     Attributes:
         connector: the scheduler's.
+        link: between the device and the tier next to it.
         overlap_loads: steps start while loads are under way.
     """
 
@@ -51,6 +68,7 @@ class Offloading:
         max_num_batched_tokens: int,
         overlap_loads: bool = False,
         disk_link: Link | None = None,
+        posting: Posting | None = None,
     ) -> None:
         """Put a connector's transfers on links.
 
@@ -65,12 +83,15 @@ class Offloading:
             max_num_batched_tokens: tokens of a step that does nothing else.
             overlap_loads: steps start while loads are under way, and end no sooner than these.
             disk_link: between the tier and the disk below it.
+            posting: what a transfer costs before its first byte; None for nothing.
         """
         self.connector = connector
         self.overlap_loads = overlap_loads
         self._clock = clock
-        self._link = link
+        self.link = link
         self._disk_link = disk_link
+        self._posting = posting
+        self._posting_until_s = 0.0
         self._sizes = sizes
         self._step_time = step_time
         self._name = name
@@ -92,7 +113,11 @@ class Offloading:
     def begin(self, jobs: list[TransferJob]) -> None:
         """Put transfers on the link now."""
         for job in jobs:
-            self._carry(self._link, job, self._sizes.on_link(self._link.spec, job.is_store))
+            sizes = self._sizes.on_link(self.link.spec, job.is_store)
+            if self._posting is None or not any(job.num_blocks):
+                self._carry(self.link, job, sizes)
+            else:
+                self._post(job, sizes, self._posting)
 
     def begin_disk(self) -> None:
         """Put what goes between the tier and the disk on its link."""
@@ -133,13 +158,13 @@ class Offloading:
         """
         end = min(end, num_tokens - 1)
         self._recompute_s += self._alone_s(start, num_tokens) - self._alone_s(end, num_tokens)
-        sizes = self._sizes.on_link(self._link.spec, is_store=False)
+        sizes = self._sizes.on_link(self.link.spec, is_store=False)
         self._loaded_link_bytes += _bytes(job, sizes)
 
     def utilization(self) -> tuple[float | None, ...]:
         """How busy the links were since the last call; see `TIMELINE_COLUMNS`."""
         shares: list[float | None] = []
-        for link in (self._link, self._disk_link):
+        for link in (self.link, self._disk_link):
             for direction in (STORE, LOAD):
                 if link is None:
                     shares.append(None)
@@ -190,17 +215,37 @@ class Offloading:
             stores_refused=stores_refused,
             capacity_bytes=num_chunks * chunk_bytes,
             used_bytes_max=num_used_max * chunk_bytes,
-            **utilization_in_all(self._link, simulated_s),
+            **utilization_in_all(self.link, simulated_s),
             break_even_bytes_per_s=(
                 self._loaded_link_bytes / self._recompute_s if self._recompute_s > 0 else None
             ),
         )
 
+    def _post(self, job: TransferJob, sizes: tuple[float, ...], posting: Posting) -> None:
+        """Post a transfer behind those that are being posted, then put it on the link."""
+        self._begun[job.number] = arrived = self._clock.event()
+        num = sum(a * b for a, b in zip(job.num_blocks, posting.descriptors, strict=True))
+        start_s = max(self._clock.now, self._posting_until_s)
+        self._posting_until_s = start_s + num * posting.descriptor_s
+        direction, num_bytes = STORE if job.is_store else LOAD, _bytes(job, sizes)
+
+        def posted(_: Event) -> None:
+            self._call(self.link.carry(direction, num_bytes), arrive)
+
+        def arrive(_: Event) -> None:
+            self._clock.set(arrived, self._clock.now)
+
+        self._call(arrived, lambda _: self._arrive(job.number))
+        self._call(self._clock.at(self._posting_until_s + posting.fixed_s), posted)
+
+    def _call(self, event: Event, function: Callable[[Event], None]) -> None:
+        assert event.callbacks is not None
+        event.callbacks.append(function)
+
     def _carry(self, link: Link, job: TransferJob, sizes: tuple[float, ...]) -> None:
         arrived = link.carry(STORE if job.is_store else LOAD, _bytes(job, sizes))
         self._begun[job.number] = arrived
-        assert arrived.callbacks is not None
-        arrived.callbacks.append(lambda _: self._arrive(job.number))
+        self._call(arrived, lambda _: self._arrive(job.number))
 
     def _arrive(self, number: int) -> None:
         if self._begun.pop(number, None) is not None:  # else it was reported early

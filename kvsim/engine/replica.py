@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Protocol
 
 import simpy
@@ -16,8 +16,9 @@ from kvsim.cache.manager import Hit, KVCache
 from kvsim.cache.reasons import ELSEWHERE, LOST_BY_GROUP, NEVER_SEEN, SHARED_WITH, TAKER
 from kvsim.engine.carrying import Carrier
 from kvsim.engine.clock import Clock
-from kvsim.engine.hooks import IN_FLIGHT, Step, Ticket, Watcher
+from kvsim.engine.hooks import IDLE, IN_FLIGHT, Step, Ticket, Watcher
 from kvsim.engine.jobs import Job, StepPlan
+from kvsim.engine.pipeline import Pipeline
 from kvsim.engine.reasons import too_large, why_never, why_no_longer
 from kvsim.engine.scheduler import Scheduler
 from kvsim.metrics.misses import Misses
@@ -77,6 +78,7 @@ class Replica:
         number: int | None = None,
         pace: Pace | None = None,
         observer: Observer | None = None,
+        stages: Sequence[StepTimeParams] = (),
     ) -> None:
         """Start the process.
 
@@ -93,6 +95,7 @@ class Replica:
             number: of several replicas which one it is.
             pace: lets its steps begin and end together with those of others.
             observer: looks at it before and after steps.
+            stages: what the step of each stage of a pipeline depends on; empty for no pipeline.
         """
         self.scheduler = scheduler
         self.number = number
@@ -100,6 +103,8 @@ class Replica:
         self.end_s = 0.0
         self.busy_s = 0.0
         self._pace = pace
+        self._stages = stages
+        self._pipeline = Pipeline(len(stages)) if stages else None
         self._observer = observer
         self._outside: set[Ticket] = set()  # tokenized and so on, before the scheduler hears of it
         self._is_lost = False
@@ -172,7 +177,9 @@ class Replica:
         outside_s = request_seconds(self._step_time, request.num_prompt_tokens)
         if outside_s > 0:
             self._outside.add(ticket)
-            self._clock.process(self._enter_later(ticket, outside_s))
+            callbacks = self._clock.at(self._clock.now + outside_s).callbacks
+            assert callbacks is not None
+            callbacks.append(lambda _: self._enter_later(ticket))
         else:
             self._enter(ticket)
 
@@ -198,9 +205,8 @@ class Replica:
         self._tickets[self.scheduler.add(ticket.request)] = ticket
         self._wake()
 
-    def _enter_later(self, ticket: Ticket, outside_s: float) -> Generator[simpy.Event, None, None]:
+    def _enter_later(self, ticket: Ticket) -> None:
         """The scheduler hears of a request after the work that is done outside of steps."""
-        yield self._clock.at(self._clock.now + outside_s)
         if not self._is_lost:
             self._outside.remove(ticket)
             self._enter(ticket)
@@ -273,7 +279,9 @@ class Replica:
                 yield clock.at(now_s)  # whoever waits for it may submit the next one
                 continue
             self._hand_over(plan)
-            if plan.num_computing and len(steps) < scheduler.config.depth:
+            # A pipeline's queue fills up with steps that compute nothing, as the engine's does.
+            more = plan.num_computing or (self._stages and scheduler.has_requests)
+            if more and len(steps) < scheduler.config.depth:
                 if self._observer is not None:
                     self._observer.after_step(self)
                 continue
@@ -317,6 +325,11 @@ class Replica:
     def _hand_over(self, plan: StepPlan) -> None:
         """A planned step stands behind those in flight; its loads begin."""
         offloading, transfers = self._offloading, plan.transfers
+        if self._pipeline is not None:
+            if plan.num_computing:
+                self._enter_pipeline(self._pipeline)
+            self._steps.append(IN_FLIGHT if plan.num_computing else IDLE)
+            return
         if plan.num_computing:
             self.scheduler.duration_s(self._step_time)
             if self._pace is not None:
@@ -338,6 +351,17 @@ class Replica:
         names = [job.request.request_id for job, _ in self.scheduler.scheduled()]
         self._steps.append(Step(bool(plan.num_computing), transfers, names, is_early))
 
+    def _enter_pipeline(self, pipeline: Pipeline) -> None:
+        """The step planned last goes on its way: where it decodes, after the tokens it reads."""
+        scheduler = self.scheduler
+        tickets = [self._tickets[job] for job, _ in scheduler.scheduled()]
+        begins_s = max(self._clock.now, *(ticket.token_s for ticket in tickets))
+        seconds = scheduler.stage_durations_s(self._stages)
+        self.busy_s += pipeline.begin(begins_s, seconds)
+        for ticket, (_, makes) in zip(tickets, scheduler.planned_tokens(), strict=True):
+            if makes:
+                ticket.token_s = pipeline.newest_end_s
+
     def _run_oldest(self, num_calls: int) -> Generator[simpy.Event, None, None]:
         """The oldest step runs to its end.
 
@@ -353,6 +377,8 @@ class Replica:
             start_s = clock.now
             yield self._pace.run(self)
             self.busy_s += clock.now - start_s
+        elif step.computes and self._pipeline is not None:
+            yield clock.at(self._pipeline.take_end_s())
         elif step.computes:
             duration_s = self.scheduler.oldest_duration_s
             self.busy_s += duration_s
@@ -448,7 +474,7 @@ class Replica:
         record.external_hit_tokens = job.num_external
         record.hit_tokens = hit.tokens
         record.full_hit_tokens = max(hit.tokens, hit.junction)
-        record.misses = self._misses(job, hit.tokens + record.cached_elsewhere_tokens)
+        record.misses = self._misses(job, hit.tokens + (record.cached_elsewhere_tokens or 0))
         record.hit_ended, record.group_hit_tokens = why_no_longer(
             self.cache, record.prompt_tokens, hit
         )

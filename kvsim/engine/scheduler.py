@@ -35,6 +35,7 @@ from kvsim.engine.stepping import (
     NUM_TOKENS,
     OLDEST,
     PLANNED,
+    PLANS,
     PROCESSED,
     SCHEDULED,
     SERIAL,
@@ -49,7 +50,7 @@ from kvsim.engine.stepping import (
     step_duration,
 )
 from kvsim.offload.transfers import Connector
-from kvsim.times.step_time import Floats, StepTimeParams, count_step
+from kvsim.times.step_time import Floats, StepTimeParams, count_step, step_seconds
 from kvsim.workload.request import Request
 
 
@@ -144,6 +145,7 @@ class Scheduler(Admission):
             self.misses.make_room()
         batch = self._batch
         batch.meter[BUDGET] = self.config.max_num_batched_tokens
+        batch.meter[PLANS] += 1
         threshold = self.config.long_prefill_token_threshold
         num_requests = len(self.running) + len(self.waiting) + len(self.loading)
         if num_requests <= 1 and self._profile.spares_lone_prefills:
@@ -189,6 +191,13 @@ class Scheduler(Admission):
         batch.seconds[newest] = seconds
         return seconds
 
+    def stage_durations_s(self, stages: Sequence[StepTimeParams]) -> list[float]:
+        """Seconds that the step planned last takes on each stage; it counts as taken from now."""
+        batch, num = self._batch, len(self.running)
+        first = float(step_duration(stages[0], batch, num))
+        held = *batch.packed, int(np.count_nonzero(batch.scheduled[:num]))
+        return [first, *(float(step_seconds(params, *held)) for params in stages[1:])]
+
     def count_step(self, params: StepTimeParams, row: Floats) -> None:
         """Write what the step holds whose ``duration_s`` was asked for last; see `count_step`."""
         batch = self._batch
@@ -226,7 +235,11 @@ class Scheduler(Admission):
 
         All running requests decode within the budget, and nobody who waits could join.
         """
-        if self._held or (self.connector is not None and not self.connector.idle):
+        if (
+            self.config.stages > 1
+            or self._held
+            or (self.connector is not None and not self.connector.idle)
+        ):
             return False
         num = len(self.running)
         return (
@@ -328,6 +341,7 @@ class Scheduler(Admission):
         row = self.cache.core.tables.sequences[sequence.slot]
         num_output = int(row["num_tokens"]) - request.num_prompt_tokens
         job.num_stale = int(row["in_flight"])
+        job.eligible = int(row["eligible"])
         if job.num_stale:
             self._stale[sequence.slot, int(row["serial"])] = job
         if self.connector is not None:
@@ -424,11 +438,10 @@ class Scheduler(Admission):
                 self._finish(job)
                 if place >= 0 and job.sequence.slot < 0:
                     left.append(place)
-        if left:
-            kept = np.delete(slots, left)
-            for place in sorted(left, reverse=True):
-                del self.running[place]
-            batch.slots[: len(kept)] = kept
+        for place in sorted(left, reverse=True):
+            num_left = len(self.running) - 1
+            del self.running[place]
+            batch.slots[place:num_left] = batch.slots[place + 1 : num_left + 1]
         return firsts, finished
 
     def _finish(self, job: Job) -> None:

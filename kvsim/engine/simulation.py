@@ -1,8 +1,11 @@
-"""From a scenario to what happened: arrivals, a replica, and the records of a run."""
+"""From a scenario to what happened: arrivals, a replica, and the records of a run.
+
+One file because all that a run is made of is put together here, in the order of its parts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +20,9 @@ from kvsim.cache.spec import MAMBA
 from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import Server, SessionFeeder
+from kvsim.engine.hooks import Ticket
 from kvsim.engine.jobs import SchedulerConfig
+from kvsim.engine.pipeline import make_stage_times
 from kvsim.engine.replica import Observer, Pace, Replica
 from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.tiers import SharedTiers, Tiers, make_tiers, tier_warnings
@@ -30,10 +35,11 @@ from kvsim.scenario import ConstantStepTime, RooflineStepTime, Scenario, TableSt
 from kvsim.scenario.files import chosen_policy
 from kvsim.scenario.keys import derive_blocks
 from kvsim.scenario.layout import step_layout
-from kvsim.scenario.rules import not_simulated
+from kvsim.scenario.not_simulated import not_simulated
 from kvsim.times.constants import Constants, catalog_constants, constants_of
 from kvsim.times.fitted_range import range_warnings
 from kvsim.times.roofline import overrides, roofline
+from kvsim.times.stages import NOT_MEASURED
 from kvsim.times.step_time import (
     StepTimeParams,
     constant_step_time,
@@ -111,6 +117,7 @@ def scheduler_config(scenario: Scenario, num_blocks: int) -> SchedulerConfig:
         long_prefill_token_threshold=engine.long_prefill_token_threshold,
         max_num_active_seqs=engine.max_num_active_seqs,
         asynchronous=scenario.async_scheduling,
+        stages=scenario.node.pipeline_parallel,
         by_priority=engine.policy == "priority",
         watermark_blocks=int(engine.watermark * num_blocks),
         reserve_whole_prompt=engine.scheduler_reserve_full_isl,
@@ -169,7 +176,8 @@ def trust_in_step_times(scenario: Scenario) -> Trust:
     """Who answers how long steps take, and how far that was off for set-ups like this one."""
     chosen = scenario.step_time
     gpu = scenario.gpu_spec
-    if not isinstance(chosen, RooflineStepTime) or gpu is None:
+    is_one_stage = scenario.node.pipeline_parallel == 1
+    if not isinstance(chosen, RooflineStepTime) or gpu is None or not is_one_stage:
         return Trust(chosen.kind)
     return trust_in_roofline(
         scenario.model_spec,
@@ -213,9 +221,8 @@ def _constants(chosen: RooflineStepTime) -> Constants | None:
     return None if path is None else constants_of(path)
 
 
-def _table_warnings(params: StepTimeParams) -> tuple[str, ...]:
+def _table_warnings(answered: int, outside: int) -> tuple[str, ...]:
     """Steps that a table had to go beyond its points for."""
-    answered, outside = (int(count) for count in params.tables.outside)
     if outside == 0:
         return ()
     return (
@@ -278,7 +285,7 @@ def simulate(
         timeline,
         replace(engine.counters(), missed_by_group=requests.missed_by_group()),
         (
-            *run_warnings(scenario, workload, step_time),
+            *run_warnings(scenario, workload.warnings, step_time.tables.outside.tolist()),
             *engine.replica.cache.notes,
             *forgotten_evictions([engine]),
         ),
@@ -298,6 +305,12 @@ class Engine:
     replica: Replica
     tiers: Tiers | None
     timeline: TimelineLog
+
+    def lose(self) -> list[Ticket]:
+        """It fails now; answers the requests it had."""
+        if self.tiers is not None:
+            self.tiers.lose()
+        return self.replica.lose()
 
     def counters(self, since_s: float = 0.0) -> RunCounters:
         """What it has counted so far, from the start of its clock."""
@@ -382,6 +395,7 @@ def make_engine(
         number=number,
         pace=pace,
         observer=observer,
+        stages=make_stage_times(scenario, step_time),
     )
     return Engine(replica, tiers, timeline)
 
@@ -410,10 +424,11 @@ def check_some_ran(scenario: Scenario, requests: RequestLog, num_refused: int) -
 
 
 def run_warnings(
-    scenario: Scenario, workload: Workload, step_time: StepTimeParams
+    scenario: Scenario, of_workload: Sequence[str], table_steps: Sequence[int]
 ) -> tuple[str, ...]:
-    """What a run cannot show."""
-    return (*workload.warnings, *tier_warnings(scenario), *_table_warnings(step_time))
+    """What a run cannot show; steps are those a table was asked for, and those outside of it."""
+    found = (*of_workload, *tier_warnings(scenario), *_table_warnings(*table_steps))
+    return found if scenario.node.pipeline_parallel == 1 else (*found, NOT_MEASURED)
 
 
 _PROGRESS_EVERY = 64  # arrivals

@@ -42,19 +42,18 @@ COMPUTED, FIRST_TOKEN, FINISHED, GONE = 0, 1, 2, 4
 
 # Entries of `Batch.meter`: tokens left in the budget of the step being planned; steps and tokens so
 # far; place of the oldest step in flight, and how many there are; the numbers of the step planned
-# last and of the one processed last.
-BUDGET, NUM_STEPS, NUM_TOKENS, OLDEST, IN_FLIGHT, PLANNED, PROCESSED, METER_SIZE = range(8)
+# last and of the one processed last; plans so far, those that compute nothing included.
+BUDGET, NUM_STEPS, NUM_TOKENS, OLDEST, IN_FLIGHT, PLANNED, PROCESSED, PLANS, METER_SIZE = range(9)
 
 # Entries of `Batch.settings`: steps in flight at most; tokens of a step; draft tokens a request and
-# step, and the key of their random numbers; tokens of a chunk of a prompt.
-DEPTH, MOST_TOKENS, NUM_DRAFTS, DRAW_KEY, MOST_CHUNK = range(5)
+# step, and the key of their random numbers; tokens of a chunk of a prompt; 1 where steps overlap in
+# planning; plans from one decode of a request to the next.
+DEPTH, MOST_TOKENS, NUM_DRAFTS, DRAW_KEY, MOST_CHUNK, AHEAD, STAGGER = range(7)
 
 # Rows of a step in flight: the slot of each request and the serial number of its stay there, tokens
 # computed, how many of these are drafts, whether it makes a token, and how many drafts are accepted
 # (-1: to be drawn). The first entry of the last row is how many requests there are.
 SLOT, SERIAL, SCHEDULED, DRAFTS, MAKES, ACCEPTED, LENGTH, FLIGHT_ROWS = range(8)
-
-MAX_DEPTH = 2
 
 
 class Batch(NamedTuple):
@@ -67,10 +66,10 @@ class Batch(NamedTuple):
         drafts: int64, how many of its scheduled tokens are drafts.
         outcomes: int64, what became of each request of the step that was processed last.
         meter: int64 [`METER_SIZE`].
-        settings: int64 [5].
+        settings: int64 [7].
         packed: int64 [2, requests], scratch: scheduled and contexts of those that compute.
-        flights: int64 [`MAX_DEPTH`, `FLIGHT_ROWS`, requests].
-        seconds: float64 [`MAX_DEPTH`], how long each step in flight takes.
+        flights: int64 [steps in flight, `FLIGHT_ROWS`, requests].
+        seconds: float64 [steps in flight], how long each takes.
         acceptance: float64 [drafts], the chance of each draft where those before it are accepted.
     """
 
@@ -91,6 +90,8 @@ def make_batch(
     max_num_seqs: int,
     *,
     depth: int,
+    ahead: bool,
+    stages: int,
     max_num_batched_tokens: int,
     acceptance: tuple[float, ...],
     draw_key: int,
@@ -100,7 +101,9 @@ def make_batch(
 
     Args:
         max_num_seqs: requests.
-        depth: steps in flight at most, 1 or 2.
+        depth: steps in flight at most.
+        ahead: steps are planned before those ahead of them have ended.
+        stages: of a pipeline.
         max_num_batched_tokens: tokens of a step.
         acceptance: the chance of each draft token where those before it are accepted; empty for no
             drafts.
@@ -116,11 +119,13 @@ def make_batch(
         outcomes,
         np.zeros(METER_SIZE, dtype=np.int64),
         np.array(
-            [depth, max_num_batched_tokens, len(acceptance), draw_key, most_chunk], dtype=np.int64
+            [depth, max_num_batched_tokens, len(acceptance), draw_key, most_chunk, ahead]
+            + [stages if ahead else 0],
+            dtype=np.int64,
         ),
         np.zeros((2, max_num_seqs), dtype=np.int64),
-        np.zeros((MAX_DEPTH, FLIGHT_ROWS, max_num_seqs), dtype=np.int64),
-        np.zeros(MAX_DEPTH),
+        np.zeros((depth, FLIGHT_ROWS, max_num_seqs), dtype=np.int64),
+        np.zeros(depth),
         np.array(acceptance, dtype=np.float64),
     )
 
@@ -161,6 +166,8 @@ def schedule_running(
         placeholders = sequence.placeholders
         if placeholders > 0 and computed + 2 - placeholders >= sequence.end_tokens:
             continue
+        if batch.meter[PLANS] < sequence.eligible:
+            continue
         known = sequence.num_tokens + placeholders
         if defer_prefills and computed < known - 1:
             continue
@@ -198,7 +205,7 @@ def launch(arrays: Arrays, batch: Batch, num_running: int) -> int:
         How many requests compute something in it.
     """
     core = assemble(arrays)
-    overlapping = batch.settings[DEPTH] > 1
+    overlapping = batch.settings[AHEAD] != 0
     place = (batch.meter[OLDEST] + batch.meter[IN_FLIGHT]) % batch.settings[DEPTH]
     flight = batch.flights[place]
     num = 0
@@ -220,6 +227,8 @@ def launch(arrays: Arrays, batch: Batch, num_running: int) -> int:
         if overlapping and makes:
             sequence.placeholders += 1 + batch.drafts[i]
             sequence.drafts = batch.settings[NUM_DRAFTS]
+            if batch.settings[STAGGER] > 1:
+                sequence.eligible = batch.meter[PLANS] + batch.settings[STAGGER]
     if num > 0:
         flight[LENGTH, 0] = num
         batch.meter[IN_FLIGHT] += 1
@@ -277,7 +286,7 @@ def end_step(arrays: Arrays, batch: Batch) -> int:
         How many requests have an outcome other than ``COMPUTED``.
     """
     core = assemble(arrays)
-    overlapping = batch.settings[DEPTH] > 1
+    overlapping = batch.settings[AHEAD] != 0
     flight = batch.flights[batch.meter[OLDEST]]
     batch.meter[OLDEST] = (batch.meter[OLDEST] + 1) % batch.settings[DEPTH]
     batch.meter[IN_FLIGHT] -= 1

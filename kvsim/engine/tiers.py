@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from kvsim.cache.manager import KVCache
-from kvsim.capacity.sizes import ASSUMED_BLOCK_BYTES
+from kvsim.capacity.sizes import ASSUMED_BLOCK_BYTES, block_regions
 from kvsim.catalog import LinkSpec
 from kvsim.engine.carrying import Carrier
 from kvsim.engine.clock import Clock
 from kvsim.engine.link import Link
-from kvsim.engine.offloading import Offloading, utilization_in_all
+from kvsim.engine.offloading import Offloading, Posting, utilization_in_all
 from kvsim.metrics.tiers import TierFigures
 from kvsim.offload.connector import OffloadConnector
 from kvsim.offload.cpu_tier import ChunkTier
 from kvsim.offload.disk import DiskConnector
-from kvsim.offload.mooncake import MooncakeStore
+from kvsim.offload.leases import LeaseRules
 from kvsim.offload.mooncake_states import store_connector
+from kvsim.offload.mooncake_store import MooncakeStore
 from kvsim.policies.chunks import chunk_bytes, num_chunks_in
 from kvsim.scenario import CpuOffload, MooncakeOffload, Scenario
 from kvsim.scenario.files import chosen_policy
@@ -39,6 +40,13 @@ class Tiers(Protocol):
     @property
     def num_hit_tokens(self) -> int:
         """Of these, tokens that the tier had."""
+
+    @property
+    def links(self) -> tuple[tuple[str, Link], ...]:
+        """The links to them, each with the tier's name."""
+
+    def lose(self) -> None:
+        """The replica fails: what it was storing elsewhere will never be there."""
 
     def figures(self, simulated_s: float) -> tuple[TierFigures, ...]:
         """The tiers at the end of a run of so many seconds, the one next to the device first."""
@@ -159,6 +167,14 @@ class _CpuTiers:
         )
 
     @property
+    def links(self) -> tuple[tuple[str, Link], ...]:
+        disk = (("disk", self._disk_link),) if self._disk_link is not None else ()
+        return (("cpu", self.offloading.link), *disk)
+
+    def lose(self) -> None:
+        pass  # the host's memory fails with it
+
+    @property
     def num_queried_tokens(self) -> int:
         return self._connector.external_queries
 
@@ -224,7 +240,10 @@ class _StoreTier:
         self._unit_bytes = chunk_bytes(sizes.pool_bytes, 1, 1)
         self._is_first = shared.store is None
         self._store = shared.store or MooncakeStore(
-            num_chunks_in(written.capacity, self._unit_bytes)
+            num_chunks_in(written.capacity, self._unit_bytes),
+            LeaseRules(
+                lambda: clock.now, written.high_watermark, written.eviction_ratio, written.lease
+            ),
         )
         shared.store = self._store
         self._connector = store_connector(cache, self._store)
@@ -238,7 +257,19 @@ class _StoreTier:
             blocks_per_chunk=1,
             max_num_batched_tokens=scenario.max_num_batched_tokens,
             overlap_loads=written.overlap_loads,
+            posting=Posting(
+                written.fixed_s,
+                written.descriptor_s,
+                tuple(block_regions(scenario.model_spec)),
+            ),
         )
+
+    @property
+    def links(self) -> tuple[tuple[str, Link], ...]:
+        return (("mooncake", self.offloading.link),)
+
+    def lose(self) -> None:
+        self._connector.lose()
 
     @property
     def num_queried_tokens(self) -> int:
@@ -250,10 +281,11 @@ class _StoreTier:
 
     def figures(self, simulated_s: float) -> tuple[TierFigures, ...]:
         store, own = self._store, int(self._is_first)
+        assert store.leases is not None
         figures = self.offloading.figures(
             source="remote",
             chunks_evicted=own * store.num_evicted,
-            stores_refused=0,  # whatever is in use, something can leave: there are no leases
+            stores_refused=own * store.leases.num_refused,
             num_chunks=own * store.num_units,
             num_used_max=own * store.num_used_max,
             chunk_bytes=self._unit_bytes,

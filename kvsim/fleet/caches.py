@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from itertools import count, pairwise
+from itertools import count, groupby
 
 import numpy as np
 
-from kvsim.cache.block_pool import ENTERED, ENTERED_AGAIN
 from kvsim.cache.config import CacheConfig
-from kvsim.cache.content import GROUP_BITS, POSITION_BITS, Content, Ints
+from kvsim.cache.content import Content, Ints
 from kvsim.cache.holders import Holders
 from kvsim.cache.manager import KVCache
 from kvsim.cache.manager import Sequence as CacheSequence
 from kvsim.cache.spec import FULL
-from kvsim.routing import Decider
+from kvsim.routing import BlockRuns, Decider
+from kvsim.routing.contract import POSITION_BITS
 
 LOG_ENTRIES_A_BLOCK = 8
 """A step enters and removes a block twice at most (a request that is preempted gives back what it
@@ -36,13 +36,21 @@ class FleetCaches:
         holders: which replicas hold which blocks, as of the end of each one's last step.
     """
 
-    def __init__(self, num_replicas: int, config: CacheConfig, deciders: Sequence[Decider]) -> None:
+    def __init__(
+        self,
+        num_replicas: int,
+        config: CacheConfig,
+        deciders: Sequence[Decider],
+        *,
+        compares: bool = True,
+    ) -> None:
         """Cold caches.
 
         Args:
             num_replicas: numbered from 0, whether they are there or not.
             config: of every cache.
             deciders: routers, of which some may be told of events.
+            compares: whether figures are made of what several caches hold.
         """
         group = looked_at(config)
         size = config.groups[group].block_size
@@ -54,9 +62,15 @@ class FleetCaches:
             for decider in deciders
             if (delay_s := decider.router.sees.events_after_s) is not None
         ]
-        self._pending: list[tuple[float, int, Decider, int, list[int], list[int]]] = []
+        self._compares = compares
+        self._pending: list[tuple[float, int, Decider, int, BlockRuns, BlockRuns]] = []
         self._number = count()
         self._shares: list[float] = []
+
+    @property
+    def reads_logs(self) -> bool:
+        """Whether caches have to keep logs."""
+        return self._compares or bool(self._listeners)
 
     def add(self, replica: int, cache: KVCache) -> None:
         """A replica is there, with a cold cache."""
@@ -77,17 +91,13 @@ class FleetCaches:
             now_s: the time.
         """
         cache = self._caches.get(replica)
-        if cache is None:
+        if cache is None or not self.reads_logs:
             return
-        cache.stamp_log(round(now_s / _NS))
-        log = cache.take_log()
-        if log is None:
+        runs = self.holders.read(replica, cache.core.pool.totals, round(now_s / _NS))
+        if runs is None:
             raise RuntimeError(f"the log of replica {replica} was too short for a step")
-        if not log.shape[1]:
-            return
-        self.holders.take(replica, log[0], log[1])
-        if self._listeners:
-            self._tell(target, log)
+        if self._listeners and runs.shape[1]:
+            self._tell(target, runs)
 
     def deliver(self, now_s: float) -> None:
         """Let routers know of what has reached them by now."""
@@ -103,9 +113,14 @@ class FleetCaches:
             return 0
         return cache.lookup(CacheSequence(content, content.num_tokens)).tokens
 
-    def cached_elsewhere(self, content: Content, replica: int) -> int:
-        """Leading tokens of a prompt that another replica would find, beyond what this one does."""
+    def cached_elsewhere(self, content: Content, replica: int) -> int | None:
+        """Leading tokens of a prompt that another replica would find, beyond what this one does.
+
+        None where caches are not compared.
+        """
         caches = self._caches
+        if not self._compares:
+            return None
         if len(caches) < 2:
             return 0
         own = self.cached_tokens(content, replica)
@@ -130,7 +145,7 @@ class FleetCaches:
 
     def note_duplicates(self) -> None:
         """Look at what part of the cached tokens is on more than one replica, for the mean."""
-        held = self.holders.num_held
+        held = self.holders.num_held if self._compares else 0
         if held:
             self._shares.append((held - self.holders.num_keys) / held)
 
@@ -140,30 +155,53 @@ class FleetCaches:
         return float(np.mean(self._shares)) if self._shares else None
 
     @property
-    def num_duplicate_tokens(self) -> int:
-        """Tokens cached now beyond the first copy of each."""
+    def num_duplicate_tokens(self) -> int | None:
+        """Tokens cached now beyond the first copy of each; None where caches are not compared."""
+        if not self._compares:
+            return None
         return (self.holders.num_held - self.holders.num_keys) * self.holders.block_size
 
-    def _tell(self, target: int, log: Ints) -> None:
+    def _tell(self, target: int, runs: Ints) -> None:
         """Put what was logged on its way to routers."""
-        keys, whats, times = log[:, (log[0] & ((1 << GROUP_BITS) - 1)) == self.holders.group]
-        if not len(keys):
-            return
-        position = ((keys >> GROUP_BITS) & ((1 << POSITION_BITS) - 1)) * self.holders.block_size
-        prefixes = (keys >> (POSITION_BITS + GROUP_BITS) << POSITION_BITS) | position
-        enters = (whats == ENTERED) | (whats == ENTERED_AGAIN)
-        stored, removed = prefixes[enters].tolist(), prefixes[~enters].tolist()
-        if stored and removed and not set(stored).isdisjoint(removed):
+        stored: list[tuple[int, int]] = []
+        removed: list[tuple[int, int]] = []
+        rows = runs.T.tolist()
+        for enters, first, last, _ in rows:
+            (stored if enters else removed).append((first, last))
+        if stored and removed and _overlap(stored, removed):
             # Runs of one kind, in order: a block was removed and entered again, or the reverse.
-            changes = (np.flatnonzero(np.diff(enters)) + 1).tolist()
-            for start, end in pairwise([0, *changes, len(keys)]):
-                told = prefixes[start:end].tolist()
-                self._send(target, times[end - 1], *((told, []) if enters[start] else ([], told)))
+            for enters, together in groupby(rows, key=lambda row: row[0]):
+                part = list(together)
+                told = [(first, last) for _, first, last, _ in part]
+                self._send(target, part[-1][3], *((told, []) if enters else ([], told)))
         else:
-            self._send(target, times[-1], stored, removed)
+            self._send(target, rows[-1][3], stored, removed)
 
-    def _send(self, target: int, time_ns: int, stored: list[int], removed: list[int]) -> None:
+    def _send(
+        self,
+        target: int,
+        time_ns: int,
+        stored: list[tuple[int, int]],
+        removed: list[tuple[int, int]],
+    ) -> None:
+        unit = self.holders.block_size
+        told = BlockRuns(stored, unit), BlockRuns(removed, unit)
         for decider, delay_s in self._listeners:
             at_s = float(time_ns) * _NS + delay_s
-            item = (at_s, next(self._number), decider, target, stored, removed)
-            heapq.heappush(self._pending, item)
+            heapq.heappush(self._pending, (at_s, next(self._number), decider, target, *told))
+
+
+def _overlap(stored: list[tuple[int, int]], removed: list[tuple[int, int]]) -> bool:
+    """Whether a block stands in a run of each."""
+    uids = {first >> POSITION_BITS for first, _ in stored}
+    if not any(first >> POSITION_BITS in uids for first, _ in removed):
+        return False
+    lows = sorted(
+        (min(run), max(run), kind) for kind, runs in ((0, stored), (1, removed)) for run in runs
+    )
+    furthest = [-1, -1]
+    for low, high, kind in lows:
+        if low <= furthest[1 - kind]:
+            return True
+        furthest[kind] = max(furthest[kind], high)
+    return False

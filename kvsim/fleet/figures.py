@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
+from kvsim.engine.link import LOAD, STORE
 from kvsim.fleet.caches import FleetCaches
 from kvsim.fleet.front import Front
 from kvsim.fleet.nodes import Life, Node, Nodes
-from kvsim.metrics.fleet import FleetFigures, ReplicaFigures
+from kvsim.metrics.fleet import FleetFigures, LinkFigures, ReplicaFigures
 from kvsim.metrics.records import TimelineLog
 from kvsim.metrics.summary import RunCounters
 from kvsim.metrics.tiers import TierFigures
@@ -22,59 +23,171 @@ _OF_ALL = ("name", "source")
 _MEANS = ("store_utilization", "load_utilization", "break_even_bytes_per_s")
 
 
+@dataclass(frozen=True, slots=True)
+class LifeCounts:
+    """What a rank has counted from its start to its end.
+
+    Attributes:
+        node: number of its node.
+        replica: its own.
+        start_s: when its node was started.
+        end_s: when that was lost or had left; None before.
+        run_end_s: when its last step ended.
+        counters: what it counted.
+        used_share: mean share of its blocks that requests referred to.
+        busy_s: time that steps took.
+        timeline: of its pool.
+    """
+
+    node: int
+    replica: int
+    start_s: float
+    end_s: float | None
+    run_end_s: float
+    counters: RunCounters
+    used_share: float
+    busy_s: float
+    timeline: TimelineLog
+
+    def up_s(self, end_s: float) -> float:
+        """How long its node was there in a run that ended then."""
+        left_s = end_s if self.end_s is None else min(self.end_s, end_s)
+        return max(0.0, left_s - self.start_s)
+
+
+@dataclass(frozen=True)
+class FleetCounts:
+    """What a fleet, or some nodes of one, leave behind.
+
+    Attributes:
+        lives: of every rank there ever was, those of a node together.
+        router: who chose.
+        duplicate_share: see `FleetFigures`, as the next three.
+        duplicate_tokens: at the end.
+        ages_s: of counts.
+        events_after_s: how late routers learn what caches hold, or None.
+        num_dummy_steps: of ranks.
+        links: what each has carried.
+    """
+
+    lives: list[LifeCounts]
+    router: str
+    duplicate_share: float | None
+    duplicate_tokens: int | None
+    ages_s: Sequence[float]
+    events_after_s: float | None
+    num_dummy_steps: int
+    links: list[LinkFigures]
+
+
+def count_fleet(scenario: Scenario, nodes: Nodes, front: Front, caches: FleetCaches) -> FleetCounts:
+    """What there is at the end of a run."""
+    lives = [_count_life(node, life) for node in nodes.all for life in node.lives]
+    return FleetCounts(
+        lives,
+        scenario.router[0] if len(front.targets) > 1 else "vllm-dp",
+        caches.mean_duplicate_share,
+        caches.num_duplicate_tokens,
+        front.ages_s,
+        front.sees.events_after_s,
+        sum(g.pace.num_dummies for g in nodes.groups if g.pace is not None),
+        _count_links(scenario, nodes),
+    )
+
+
+def _count_life(node: Node, life: Life) -> LifeCounts:
+    engine = life.engine
+    counters = engine.counters(life.start_s)
+    return LifeCounts(
+        node.number,
+        life.replica,
+        life.start_s,
+        node.end_s,
+        engine.replica.end_s,
+        counters,
+        _used_share(engine.timeline, counters.num_blocks),
+        engine.replica.busy_s,
+        engine.timeline,
+    )
+
+
+def _count_links(scenario: Scenario, nodes: Nodes) -> list[LinkFigures]:
+    """What every link has carried, those of all lives of a replica together."""
+    carried: dict[tuple[int, int, str], LinkFigures] = {}
+    seen = set()
+    for node, life in [(each, life) for each in nodes.all for life in each.lives]:
+        for to, link in () if life.engine.tiers is None else life.engine.tiers.links:
+            if id(link) in seen:
+                continue
+            seen.add(id(link))
+            is_shared = link.spec.span == "node"
+            copies = 1 if is_shared else scenario.num_ranks
+            key = (node.number, -1 if is_shared else life.replica, to)
+            before = carried.get(key)
+            stored, loaded = (copies * link.carried_bytes(way) for way in (STORE, LOAD))
+            carried[key] = LinkFigures(
+                to,
+                node.number,
+                None if is_shared else life.replica,
+                stored + (0.0 if before is None else before.stored_bytes),
+                loaded + (0.0 if before is None else before.loaded_bytes),
+            )
+    return in_order(carried.values())
+
+
+def in_order(links: Iterable[LinkFigures]) -> list[LinkFigures]:
+    """Links by node, then replica, those that replicas share first, then name."""
+
+    def place(link: LinkFigures) -> tuple[int, int, str]:
+        return link.node, -1 if link.replica is None else link.replica, link.to
+
+    return sorted(links, key=place)
+
+
 def fleet_figures(
-    scenario: Scenario, nodes: Nodes, front: Front, caches: FleetCaches, end_s: float = 0.0
+    scenario: Scenario, counted: FleetCounts, end_s: float = 0.0
 ) -> tuple[RunCounters, FleetFigures]:
     """Sums over all replicas, and what there is to say of each; to ``end_s`` at least."""
-    lives = [(node, life) for node in nodes.all for life in node.lives]
-    end_s = max([end_s, *(life.engine.replica.end_s for _, life in lives)])
-    counted = [(node, life, life.engine.counters(life.start_s)) for node, life in lives]
-    by_replica: dict[int, list[tuple[Node, Life, RunCounters]]] = {}
-    for one in counted:
-        by_replica.setdefault(one[1].replica, []).append(one)
-    replicas = [
-        _replica(scenario, number, parts, end_s) for number, parts in sorted(by_replica.items())
-    ]
-    up_s = sum(_up_s(node, end_s) for node in nodes.all)
+    ranks = scenario.node.data_parallel
+    end_s = max([end_s, *(life.run_end_s for life in counted.lives)])
+    by_replica: dict[int, list[LifeCounts]] = {}
+    for one in counted.lives:
+        by_replica.setdefault(one.replica, []).append(one)
+    replicas = [_replica(number, lives, end_s) for number, lives in sorted(by_replica.items())]
+    up_s = sum(life.up_s(end_s) for life in counted.lives[::ranks])
     events = () if scenario.fleet is None else scenario.fleet.events or ()
     figures = FleetFigures(
         num_nodes=scenario.num_nodes,
-        router=scenario.router[0] if len(front.targets) > 1 else "vllm-dp",
+        router=counted.router,
         replicas=replicas,
-        duplicate_share=caches.mean_duplicate_share,
-        duplicate_tokens=caches.num_duplicate_tokens,
-        ages_s=front.ages_s,
-        events_after_s=front.sees.events_after_s,
+        duplicate_share=counted.duplicate_share,
+        duplicate_tokens=counted.duplicate_tokens,
+        ages_s=counted.ages_s,
+        events_after_s=counted.events_after_s,
         num_lost=sum(event.lose is not None for event in events),
-        num_dummy_steps=sum(g.pace.num_dummies for g in nodes.groups if g.pace is not None),
+        num_dummy_steps=counted.num_dummy_steps,
         gpu_hours=scenario.node.gpus * up_s / _SECONDS_AN_HOUR,
         cost_per_gpu_hour=scenario.node.cost_per_gpu_hour,
+        links=counted.links,
     )
-    total = add_counters([counters for _, _, counters in counted], end_s)
-    total.num_blocks = sum(parts[0][2].num_blocks for parts in by_replica.values())
+    total = add_counters([life.counters for life in counted.lives], end_s)
+    total.num_blocks = sum(lives[0].counters.num_blocks for lives in by_replica.values())
     return total, figures
 
 
-def _up_s(node: Node, end_s: float) -> float:
-    return max(0.0, (end_s if node.end_s is None else min(node.end_s, end_s)) - node.start_s)
-
-
-def _replica(
-    scenario: Scenario, number: int, parts: Sequence[tuple[Node, Life, RunCounters]], end_s: float
-) -> ReplicaFigures:
+def _replica(number: int, lives: Sequence[LifeCounts], end_s: float) -> ReplicaFigures:
     """The lives of one number as one."""
-    counters = add_counters([counters for _, _, counters in parts], end_s)
     used, up_s = 0.0, 0.0
-    for node, life, one in parts:
-        lived_s = _up_s(node, end_s)
+    for life in lives:
+        lived_s = life.up_s(end_s)
         up_s += lived_s
-        used += _used_share(life.engine.timeline, one.num_blocks) * lived_s
+        used += life.used_share * lived_s
     return ReplicaFigures(
         replica=number,
-        node=number // scenario.node.data_parallel,
-        counters=counters,
+        node=lives[0].node,
+        counters=add_counters([life.counters for life in lives], end_s),
         occupancy=used / up_s if up_s else 0.0,
-        busy_s=sum(life.engine.replica.busy_s for _, life, _ in parts),
+        busy_s=sum(life.busy_s for life in lives),
         up_s=up_s,
     )
 

@@ -96,6 +96,8 @@ class Front:
         deciders: Sequence[Decider],
         requests: RequestLog,
         seed: int,
+        *,
+        others_apart: bool = False,
     ) -> None:
         """Without nodes.
 
@@ -105,8 +107,10 @@ class Front:
             deciders: routers side by side; arrivals are spread over them at random.
             requests: where refused requests are entered.
             seed: of these draws.
+            others_apart: requests for nodes that are not there are somebody else's to run.
         """
         self.num_refused = 0
+        self._others_apart = others_apart
         self.ages_s = array("d")
         self._clock = clock
         self._nodes = nodes
@@ -186,6 +190,10 @@ class Front:
         """Hand a request to its node, which chooses a rank where it has several."""
         nodes, now_s = self._nodes, self._clock.now
         assert sent.decider is not None
+        if self._others_apart and nodes.node_of(target) not in nodes.there:
+            sent.decider.finished(sent.routed, now_s)
+            self._num_here -= 1
+            return
         if self._sees_counts:
             age_s = now_s - float(sent.decider.views.counted_at_s[target])
             self.ages_s.append(min(age_s, now_s))
@@ -256,7 +264,7 @@ class Front:
         node, now_s = self._nodes.there[number], self._clock.now
         self._take_out(number)
         self._last_loss = f"the last one was lost at {now_s:g} s"
-        lost = [ticket for life in node.lives for ticket in life.engine.replica.lose()]
+        lost = [ticket for life in node.lives for ticket in life.engine.lose()]
         self._nodes.remove(node)
         lost.sort(key=lambda ticket: ticket.record.order)
         again = []

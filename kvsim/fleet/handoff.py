@@ -17,8 +17,7 @@ import simpy
 from simpy.events import Event
 
 from kvsim.cache.manager import KVCache
-from kvsim.capacity.sizes import block_sizes
-from kvsim.catalog import Model
+from kvsim.capacity.sizes import block_regions, block_sizes
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import call_at
 from kvsim.engine.link import LOAD, STORE, Link
@@ -27,7 +26,6 @@ from kvsim.metrics.records import RequestRecord
 from kvsim.metrics.tiers import TierFigures
 from kvsim.offload.handoff import DecodeConnector, PrefillConnector, Pull
 from kvsim.offload.transfers import Connector, TransferJob
-from kvsim.planning.specs import LATENT_KINDS
 from kvsim.scenario import NixlPull, Scenario
 from kvsim.scenario.offload import link_spec
 from kvsim.scenario.pool_rules import pool_scenario
@@ -57,6 +55,13 @@ class _Side:
     @property
     def offloading(self) -> _Side:
         return self
+
+    @property
+    def links(self) -> tuple[tuple[str, Link], ...]:
+        return (("transfer", self.nic),)
+
+    def lose(self) -> None:
+        pass  # nodes of pools do not come and go
 
     def figures(self, simulated_s: float) -> tuple[TierFigures, ...]:
         return ()
@@ -235,7 +240,7 @@ class Handoffs:
         self._whole = tuple(size * here for size in sizes.rank_load_bytes)
         per_rank = self._spec.span == "rank"
         self._sent = tuple(size / senders if per_rank else size for size in self._whole)
-        self._regions = [num * max(1, senders // here) for num in _regions(model)]
+        self._regions = [num * max(1, senders // here) for num in block_regions(model)]
         self.group_bytes = [0.0] * len(model.groups)
         self._nics: dict[tuple[str, int], Link] = {}
         self._ranks = {"prefill": prefill.node.data_parallel, "decode": decode.node.data_parallel}
@@ -403,17 +408,6 @@ class Handoffs:
         """
         for name in self.under_way:
             raise KvsimError(f"fleet.pools: request {name} was never answered")
-
-
-def _regions(model: Model) -> list[int]:
-    """Pieces in memory of a block of each group: of each layer one, or keys and values apart."""
-    plan = model.plan
-    if plan is None:
-        apart = 1 if model.kv_replicated else 2
-        return [(group.num_layers or 1) * apart for group in model.groups]
-    if plan.block_outer:
-        return [1] * len(plan.groups)
-    return [len(group.layers) * (1 if group.kind in LATENT_KINDS else 2) for group in plan.groups]
 
 
 def _times(counts: tuple[int, ...], sizes: tuple[float, ...]) -> float:

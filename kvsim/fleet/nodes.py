@@ -15,7 +15,7 @@ from kvsim.fleet.balancing import Clients, Counting
 from kvsim.fleet.caches import LOG_ENTRIES_A_BLOCK, FleetCaches
 from kvsim.fleet.lockstep import GRAPH_TOKENS_MAX, Lockstep
 from kvsim.metrics.records import RequestLog
-from kvsim.offload.mooncake import MooncakeStore
+from kvsim.offload.mooncake_store import MooncakeStore
 from kvsim.scenario import Scenario
 from kvsim.scenario.keys import derive_blocks
 from kvsim.times.step_time import StepTimeParams
@@ -141,7 +141,9 @@ class Nodes:
         self._one_by_one = one_by_one
         self._connect = connect
         self._coarse_tokens = coarse_tokens
-        self._log_entries = LOG_ENTRIES_A_BLOCK * derive_blocks(scenario).num_blocks
+        self._log_entries = 0
+        if caches.reads_logs:
+            self._log_entries = LOG_ENTRIES_A_BLOCK * derive_blocks(scenario).num_blocks
         self._store: MooncakeStore | None = None
         self._ranks = scenario.node.data_parallel
         self._is_hybrid = scenario.balancing == "hybrid"

@@ -44,5 +44,7 @@ def make_routers(scenario: Scenario, draws: str = "router") -> tuple[list[Decide
         router = make_router(kind, written, surroundings, scenario.directory)
         seed = int(stream(scenario.seed, draws, index).integers(2**62))
         deciders.append(Decider(router, random.Random(seed), kind))
-    shown.append(FleetCaches(most_nodes * ranks, config, deciders))
+    shown.append(
+        FleetCaches(most_nodes * ranks, config, deciders, compares=scenario.output.compare_caches)
+    )
     return deciders, shown[0]

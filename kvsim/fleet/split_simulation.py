@@ -13,7 +13,7 @@ from kvsim.engine.simulation import (
     make_step_time,
     run_warnings,
 )
-from kvsim.fleet.figures import add_counters, fleet_figures
+from kvsim.fleet.figures import add_counters, count_fleet, fleet_figures
 from kvsim.fleet.front import Front
 from kvsim.fleet.handoff import DecodeSide, Handoffs, PrefillSide
 from kvsim.fleet.nodes import Nodes
@@ -99,8 +99,13 @@ def simulate_split(
         tuple(
             dict.fromkeys(
                 (
-                    *run_warnings(pools["prefill"], workload, times["prefill"]),
-                    *run_warnings(pools["decode"], workload, times["decode"]),
+                    *(
+                        warning
+                        for side in SIDES
+                        for warning in run_warnings(
+                            pools[side], workload.warnings, times[side].tables.outside.tolist()
+                        )
+                    ),
                     *handoffs.warnings,
                     *forgotten_evictions(life.engine for side in SIDES for life in lives[side]),
                 )
@@ -124,7 +129,11 @@ def _figures(
         for life in node.lives
     )
     counted = {
-        side: fleet_figures(pools[side], nodes[side], fronts[side], nodes[side].caches, end_s)
+        side: fleet_figures(
+            pools[side],
+            count_fleet(pools[side], nodes[side], fronts[side], nodes[side].caches),
+            end_s,
+        )
         for side in SIDES
     }
     (prefill, ahead), (decode, behind) = counted["prefill"], counted["decode"]
@@ -177,8 +186,21 @@ def _figures(
                 for one, moved in zip(behind.replicas, sides["decode"].link_bytes, strict=True)
             ),
         ],
-        duplicate_tokens=ahead.duplicate_tokens + behind.duplicate_tokens,
+        duplicate_tokens=None
+        if ahead.duplicate_tokens is None or behind.duplicate_tokens is None
+        else ahead.duplicate_tokens + behind.duplicate_tokens,
         num_dummy_steps=ahead.num_dummy_steps + behind.num_dummy_steps,
+        links=[
+            *ahead.links,
+            *(
+                replace(
+                    one,
+                    node=one.node + ahead.num_nodes,
+                    replica=None if one.replica is None else one.replica + first,
+                )
+                for one in behind.links
+            ),
+        ],
         gpu_hours=gpu_hours,
         cost_per_gpu_hour=sum(costs) / gpu_hours if is_priced else None,
         pools=PoolsFigures(

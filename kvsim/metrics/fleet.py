@@ -39,6 +39,15 @@ REPLICA_KEYS: dict[str, str] = {
 """Keys of a replica in `summary.json`, each with its meaning. One that was lost and came back is
 the same."""
 
+LINK_KEYS: dict[str, str] = {
+    "to": "cpu, disk, mooncake, or transfer for the other pool",
+    "node": "number of its node",
+    "replica": "number of its replica; null for a link that a node's replicas share",
+    "stored_bytes": "bytes it carried away from the GPUs, all ranks",
+    "loaded_bytes": "bytes it carried towards them, all ranks",
+}
+"""Keys of a link of a fleet in a summary, each with its meaning."""
+
 FLEET_KEYS: dict[str, str] = {
     "num_nodes": "nodes at the start",
     "router": "who chose the node, or the rank where balancing is external",
@@ -46,7 +55,8 @@ FLEET_KEYS: dict[str, str] = {
     "imbalance": "largest over mean of the replicas: `requests`, `scheduled_tokens`, `load`; where "
     "prefill and decode are apart, of the pool in which that is larger",
     "misrouted_tokens": "prompt tokens that another replica had cached when the request was "
-    "routed, beyond what the chosen one had",
+    "routed, beyond what the chosen one had; null, as are the next three, where "
+    "output.compare_caches is false",
     "misrouted_share": "the same as a share of the prompt tokens routed, 0 to 1",
     "duplicate_share": "of the tokens cached, the copies beyond the first of each: mean over "
     "arrivals, 0 to 1; counted where attention is full",
@@ -62,6 +72,7 @@ FLEET_KEYS: dict[str, str] = {
     "cost": "gpu_hours x node.cost_per_gpu_hour; null without one, as are the next two",
     "cost_per_million_prompt_tokens": "cost over prompt tokens of the requests that ran, x 1e6",
     "cost_per_million_output_tokens": "cost over tokens made, x 1e6",
+    "links": "links to tiers and between pools, the keys of `kvsim.metrics.fleet.LINK_KEYS`",
     "pools": "where prefill and decode are apart, the keys of `kvsim.metrics.handoff.POOLS_KEYS`; "
     "else null",
 }
@@ -83,6 +94,17 @@ class ReplicaFigures:
 
 
 @dataclass(frozen=True)
+class LinkFigures:
+    """What one link has carried; see `LINK_KEYS`."""
+
+    to: str
+    node: int
+    replica: int | None
+    stored_bytes: float
+    loaded_bytes: float
+
+
+@dataclass(frozen=True)
 class FleetFigures:
     """What a fleet has counted; see `FLEET_KEYS`.
 
@@ -94,13 +116,14 @@ class FleetFigures:
     router: str
     replicas: Sequence[ReplicaFigures]
     duplicate_share: float | None
-    duplicate_tokens: int
+    duplicate_tokens: int | None
     ages_s: Sequence[float]
     num_lost: int
     num_dummy_steps: int
     gpu_hours: float
     cost_per_gpu_hour: float | None
     events_after_s: float | None = None
+    links: Sequence[LinkFigures] = ()
     pools: PoolsFigures | None = None
 
 
@@ -145,7 +168,8 @@ def fleet_summary(
         }
         rows.append({key: values[key] for key in REPLICA_KEYS})
     routed = requests[requests["replica"].notna()]
-    misrouted = int(routed["cached_elsewhere_tokens"].sum())
+    elsewhere = routed["cached_elsewhere_tokens"]
+    misrouted = None if elsewhere.isna().any() else int(elsewhere.sum())
     cost = None
     if figures.cost_per_gpu_hour is not None:
         cost = figures.gpu_hours * figures.cost_per_gpu_hour
@@ -163,7 +187,9 @@ def fleet_summary(
             )
         },
         "misrouted_tokens": misrouted,
-        "misrouted_share": _ratio(misrouted, int(routed["prompt_tokens"].sum())),
+        "misrouted_share": None
+        if misrouted is None
+        else _ratio(misrouted, int(routed["prompt_tokens"].sum())),
         "duplicate_share": figures.duplicate_share,
         "duplicate_tokens": figures.duplicate_tokens,
         "view_age_s": spread(ages) if len(ages) else None,
@@ -175,6 +201,7 @@ def fleet_summary(
         "cost": cost,
         "cost_per_million_prompt_tokens": _per_million(cost, summary["prompt_tokens"]),
         "cost_per_million_output_tokens": _per_million(cost, summary["output_tokens"]),
+        "links": [{key: getattr(link, key) for key in LINK_KEYS} for link in figures.links],
         "pools": None if figures.pools is None else pools_summary(figures.pools, requests),
     }
     return {key: found[key] for key in FLEET_KEYS}

@@ -130,6 +130,10 @@ class MissLog:
             summed = zip(self._by_group[name], tokens, strict=True)
             self._by_group[name] = [a + b for a, b in summed]
 
+    def skip(self, num_requests: int) -> None:
+        """Further requests of which nothing was noted."""
+        self._num_rows += num_requests
+
     def by_group(self) -> dict[str, list[int]] | None:
         """Tokens `not_retained` (states too) and `evicted` by group; None where none are noted."""
         return self._by_group

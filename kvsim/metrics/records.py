@@ -10,6 +10,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from kvsim.metrics.misses import MISS_COLUMNS, Misses, MissLog
@@ -45,7 +46,7 @@ FLEET_COLUMNS: dict[str, str] = {
     "replica": "number of the replica that ran it last, as in the summary; null for none",
     "resent": "times it was sent again because its replica was lost",
     "cached_elsewhere_tokens": "tokens of its prompt that another replica had cached when it was "
-    "routed, beyond what its own had",
+    "routed, beyond what its own had; null where output.compare_caches is false",
 }
 """Further columns of a fleet's `requests.parquet`."""
 
@@ -68,6 +69,7 @@ TIMELINE_COLUMNS: dict[str, str] = {
 
 NO_UTILIZATION = (None, None, None, None)
 """Of links that are not there."""
+_NO_SHARES = (math.nan,) * len(NO_UTILIZATION)
 
 
 @dataclass(slots=True)
@@ -114,7 +116,7 @@ class RequestRecord:
     misses: Misses | None = None
     replica: int | None = None
     resent: int = 0
-    cached_elsewhere_tokens: int = 0
+    cached_elsewhere_tokens: int | None = 0
 
     def begin_again(self) -> None:
         """It is sent again: what its lost replica did counts for nothing but its first token."""
@@ -146,16 +148,48 @@ class RequestLog:
         if record.group_hit_tokens is not None:
             reaches = [int(tokens) for tokens in record.group_hit_tokens]
             self._group_hit_tokens[len(self._request_ids)] = reaches
-        for name, integers in self._integers.items():
-            count = getattr(record, name)
+        for integers, count in zip(self._integers.values(), _integers_of(record), strict=True):
             integers.append(_NO_COUNT if count is None else count)
-        for name, times in self._times.items():
-            time_s = getattr(record, name)
+        for times, time_s in zip(self._times.values(), _times_of(record), strict=True):
             times.append(math.nan if time_s is None else time_s)
         self._request_ids.append(record.request_id)
         self._hit_ended.append(record.hit_ended)
         self._refused.append(record.refused)
         self._misses.add(record.misses)
+
+    def extend(self, other: RequestLog) -> None:
+        """Add the requests of another log, in its order; one without reasons of misses."""
+        num_before = len(self)
+        for row, reaches in other._group_hit_tokens.items():
+            self._group_hit_tokens[num_before + row] = reaches
+        for name, integers in self._integers.items():
+            integers.extend(other._integers[name])
+        for name, times in self._times.items():
+            times.extend(other._times[name])
+        self._request_ids.extend(other._request_ids)
+        self._hit_ended.extend(other._hit_ended)
+        self._refused.extend(other._refused)
+        self._misses.skip(len(other))
+
+    def order_by_arrival(self, sizes: Sequence[int]) -> bool:
+        """Number requests anew by their arrival, after logs with orders of their own were added.
+
+        Args:
+            sizes: of these logs.
+
+        Returns:
+            Whether arrivals tell all requests of different logs apart.
+        """
+        import numpy as np
+
+        arrivals_s = np.array(self._times["arrival_s"])
+        logs = np.repeat(np.arange(len(sizes)), sizes)
+        places = np.lexsort((np.array(self._integers["order"]), logs, arrivals_s))
+        order = np.empty(len(places), dtype=np.int64)
+        order[places] = np.arange(len(places))
+        self._integers["order"] = array("q", order.tolist())
+        at_once = np.diff(arrivals_s[places]) == 0
+        return not bool((at_once & (np.diff(logs[places]) != 0)).any())
 
     def first_refusal(self) -> str | None:
         """Why the first refused request was refused, None where none was."""
@@ -203,7 +237,11 @@ class RequestLog:
         if fleet:
             columns["replica"] = _nullable(counts["replica"])
             columns["resent"] = counts["resent"]
-            columns["cached_elsewhere_tokens"] = counts["cached_elsewhere_tokens"]
+            elsewhere = counts["cached_elsewhere_tokens"]
+            if (elsewhere == _NO_COUNT).any():
+                columns["cached_elsewhere_tokens"] = _nullable(elsewhere)
+            else:
+                columns["cached_elsewhere_tokens"] = elsewhere
         frame = pd.DataFrame(columns)
         return frame.iloc[by_arrival].reset_index(drop=True)
 
@@ -240,7 +278,10 @@ class TimelineLog:
         self._counts.extend(
             (used_blocks, cached_blocks, free_blocks, running, waiting, free_cached_blocks)
         )
-        self._utilization.extend(math.nan if share is None else share for share in utilization)
+        if utilization is NO_UTILIZATION:
+            self._utilization.extend(_NO_SHARES)
+        else:
+            self._utilization.extend(math.nan if share is None else share for share in utilization)
         self._group_cached_blocks.append(list(group_cached_blocks))
 
     def used_blocks(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
@@ -289,6 +330,8 @@ _INTEGERS = (
     "cached_elsewhere_tokens",
 )
 _TIMES = ("arrival_s", "admitted_s", "first_token_s", "end_s")
+_integers_of = attrgetter(*_INTEGERS)
+_times_of = attrgetter(*_TIMES)
 
 
 def _nullable(counts: npt.NDArray[np.int64]) -> pd.Series[int]:

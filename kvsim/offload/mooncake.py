@@ -1,15 +1,14 @@
-"""The Mooncake store: blocks in memory that nodes share, and the connector of one replica to it.
+"""The connector of one replica to a Mooncake store, which holds blocks that nodes share.
 
 While a prompt is computed, every whole scheduler block of it is saved: of each group the blocks of
 its store mask, those the store has or is being given already left out. A lookup takes what all
 groups can serve, as the prefix cache does, on the dense mask, and loads what goes beyond the local
 hit. Until a save is done all blocks that its request had then stay on the device, whether they are
 of the save or not and even where nothing of it is new: the engine's workers may have to repeat what
-failed before. What the store holds leaves it in the order of last use, whoever reads it (there are
-no leases).
+failed before. Where the store has no room for a save, its request saves no more until some save of
+the replica has found room.
 
-vLLM 0.33.0, ``MooncakeStoreScheduler``, ``MooncakeStoreWorker`` (#44774). One file because the
-connector and the store name blocks alike.
+vLLM 0.33.0, ``MooncakeStoreScheduler``, ``MooncakeStoreWorker`` (#44774).
 """
 
 from __future__ import annotations
@@ -18,118 +17,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from kvsim.cache.block_pool import (
-    EVICTED,
-    Ids,
-    Pool,
-    enter_block,
-    find_block,
-    give_back_run,
-    make_pool,
-    take_run,
-    touch,
-)
+from kvsim.cache.block_pool import Ids, give_back_run, touch
 from kvsim.cache.content import GROUP_BITS, Content, Ints, block_key, span_at
-from kvsim.cache.coordinator import HIT, Core, flatten, longest_hit
-from kvsim.cache.hybrid import hybrid_hit
+from kvsim.cache.coordinator import Core
 from kvsim.cache.manager import KVCache, Sequence
 from kvsim.jit import njit
+from kvsim.offload.mooncake_store import MooncakeStore
 from kvsim.offload.store_masks import store_masks
 from kvsim.offload.transfers import TransferJob, Transfers
-
-Bytes8 = npt.NDArray[np.uint8]
-
-
-class MooncakeStore:
-    """Units, a block of one group each, as many as there is room for.
-
-    Attributes:
-        num_units: its capacity.
-        num_used: units in it.
-        num_used_max: the most there ever were.
-        num_evicted: units that had to leave so far.
-    """
-
-    def __init__(self, num_units: int) -> None:
-        """An empty store.
-
-        Args:
-            num_units: its capacity, at least 1.
-
-        Raises:
-            ValueError: no room for a single unit.
-        """
-        if num_units < 1:
-            raise ValueError(f"num_units {num_units} is below 1: the store holds nothing")
-        self.num_units = num_units
-        self.num_used = 0
-        self.num_used_max = 0
-        # A pool of blocks none of which is ever in use: its free queue is the order of last use.
-        self._pool = make_pool(min(num_units, 1 << 12) + 1)
-        self._loaded: Bytes8 = np.zeros(len(self._pool.blocks), dtype=np.uint8)
-        self._unit: Ids = np.zeros(1, dtype=np.int32)  # scratch: the unit in hand
-
-    @property
-    def num_evicted(self) -> int:
-        """Units that had to leave so far."""
-        return int(self._pool.totals[EVICTED])
-
-    def missing(self, keys: Ints) -> npt.NDArray[np.bool_]:
-        """For each key, whether the store lacks it."""
-        units = np.zeros(len(keys), dtype=np.int64)
-        _find(self._pool, keys, units)
-        lacking: npt.NDArray[np.bool_] = units == 0
-        return lacking
-
-    def put(self, keys: Ints) -> None:
-        """Take in units it lacks; those used longest ago leave where there is no room."""
-        if len(keys) == 0:
-            return
-        needed = min(self.num_used + len(keys), self.num_units)
-        if needed >= len(self._pool.blocks):
-            self._grow(needed)
-        _put(self._pool, keys, self._loaded, self._unit)
-        self.num_used = needed
-        self.num_used_max = max(self.num_used_max, needed)
-
-    def get(self, keys: Ints) -> npt.NDArray[np.bool_]:
-        """Read units, which are used last now.
-
-        Returns:
-            For each key, whether it is read for the first time since it was put.
-        """
-        first = np.zeros(len(keys), dtype=np.bool_)
-        _get(self._pool, keys, self._loaded, self._unit, first)
-        return first
-
-    def longest_hit(self, core: Core, content: Content, max_tokens: int) -> int:
-        """The longest prefix that every group can serve from the store, in tokens.
-
-        Args:
-            core: of the cache it would be loaded to: its groups and rules.
-            content: the request's.
-            max_tokens: looked up to here; a multiple of the scheduler block.
-        """
-        if max_tokens <= 0:
-            return 0
-        span = int(np.searchsorted(content.ends, max_tokens))
-        ends = content.ends[: span + 1].copy()
-        ends[-1] = max_tokens + 1  # a lookup leaves out the last token
-        answer = np.zeros_like(core.answer)
-        stored = core._replace(pool=self._pool, answer=answer)
-        find = longest_hit if core.states is None else hybrid_hit
-        find(flatten(stored), content.uids[: span + 1], ends)
-        return int(answer[HIT])
-
-    def _grow(self, needed: int) -> None:
-        num_units = min(self.num_units, max(needed, 2 * len(self._pool.blocks)))
-        larger = make_pool(num_units + 1)
-        loaded = np.zeros(num_units + 1, dtype=np.uint8)
-        _move(self._pool, larger, self._loaded, loaded, self._unit)
-        larger.totals[EVICTED] = self._pool.totals[EVICTED]
-        self._pool, self._loaded = larger, loaded
 
 
 @dataclass(slots=True, eq=False)
@@ -211,7 +107,7 @@ class MooncakeConnector:
         self._admitted: list[Sequence] = []  # in the step being planned
         self._asked: set[Sequence] = set()
         self._jobs: dict[int, _Job] = {}
-        self._being_put: set[int] = set()
+        self._no_room: set[Sequence] = set()
         self._num_jobs = 0
         self._loads: list[TransferJob] = []
         self._loaded: list[Ints] = []
@@ -247,6 +143,9 @@ class MooncakeConnector:
         if hit >= num_tokens:
             hit = self.store.longest_hit(core, content, (num_tokens - 1) // size * size)
         external = max(0, hit - num_local)
+        if hit and self.store.leases is not None:
+            for number in range(len(self._groups)):
+                self.store.look_up(self._keys_within(content, number, hit))
         if sequence not in self._asked:
             self._asked.add(sequence)
             self.external_queries += num_tokens - num_local
@@ -293,6 +192,7 @@ class MooncakeConnector:
         """A request is done and about to give its blocks back."""
         del self._requests[sequence]
         self._asked.discard(sequence)
+        self._no_room.discard(sequence)
 
     def abandon(self, sequence: Sequence) -> None:
         """A request will never run."""
@@ -334,9 +234,9 @@ class MooncakeConnector:
             if job.is_load:
                 arrived.append(job.sequence)
                 continue
-            self._being_put.difference_update(job.keys.tolist())
-            # Another replica may have put the same in the meantime.
-            self.store.put(job.keys[self.store.missing(job.keys)])
+            self.store.put(job.keys)
+            if len(job.keys) and job.sequence not in self._no_room:
+                self._no_room.clear()
             _let_go(self._cache.core, job.held, self._prepend_uncached)
         return arrived
 
@@ -344,6 +244,12 @@ class MooncakeConnector:
         """Of a job that is not done, the tokens it saves up to and how many blocks it holds."""
         job = self._jobs[number]
         return job.end, len(job.held)
+
+    def lose(self) -> None:
+        """The replica fails: what it is putting will never be there."""
+        for job in self._jobs.values():
+            self.store.give_up(job.keys)
+        self._jobs.clear()
 
     def _save(self, sequence: Sequence, request: _Request, end: int, transfers: Transfers) -> None:
         """Save what a request has computed since its last save."""
@@ -380,16 +286,15 @@ class MooncakeConnector:
         self, sequence: Sequence, end: int, keys: Ints, held: Ids, transfers: Transfers
     ) -> None:
         """Put what the store lacks of some units; blocks are held until that is done."""
-        new = self.store.missing(keys)
-        if self._being_put:
-            new &= np.array([key not in self._being_put for key in keys.tolist()], dtype=np.bool_)
-        keys = keys[new]
+        wanted = keys[:0] if sequence in self._no_room else keys[self.store.wanted(keys)]
+        keys = wanted[: self.store.reserve(wanted)]
+        if len(keys) < len(wanted):
+            self._no_room.add(sequence)
         groups = keys & ((1 << GROUP_BITS) - 1)
         counts = np.bincount(groups, minlength=len(self._groups)).tolist()
         for number, count in enumerate(counts):
             self.chunks_stored[number] += count
         _hold(self._cache.core, held)
-        self._being_put.update(keys.tolist())
         transfers.stores.append(self._new_job(counts, _Job(sequence, end, keys, held)))
 
     def _keys(self, sequence: Sequence, group: int, indices: Ints) -> Ints:
@@ -398,6 +303,14 @@ class MooncakeConnector:
         num_spans = int(tables.sequences["num_spans"][sequence.slot])
         uids, ends = tables.spans[sequence.slot, :, :num_spans]
         _write_keys(uids, ends, self._groups[group].block_size, group, indices, keys)
+        return keys
+
+    def _keys_within(self, content: Content, group: int, num_tokens: int) -> Ints:
+        """The keys of a group's whole blocks of a prompt's beginning, which may have no row yet."""
+        size = self._groups[group].block_size
+        indices = np.arange(num_tokens // size)
+        keys = np.zeros(len(indices), dtype=np.int64)
+        _write_keys(content.uids, content.ends, size, group, indices, keys)
         return keys
 
     def _new_job(self, counts: list[int], job: _Job) -> TransferJob:
@@ -416,47 +329,6 @@ def _write_keys(
     for i in range(len(indices)):
         position = (indices[i] + 1) * block_size
         keys[i] = block_key(uids[span_at(ends, len(ends), position)], indices[i] + 1, group)
-
-
-@njit
-def _find(pool: Pool, keys: Ints, units: Ints) -> None:
-    """Write the units that hold keys, 0 for those that are not there."""
-    for i in range(len(keys)):
-        units[i] = find_block(pool, keys[i])
-
-
-@njit
-def _put(pool: Pool, keys: Ints, loaded: Bytes8, unit: Ids) -> None:
-    """Enter keys, in the units used longest ago."""
-    for i in range(len(keys)):
-        take_run(pool, unit, -1, 0, 1, 0)
-        enter_block(pool, unit[0], keys[i])
-        give_back_run(pool, unit, -1, 0, 1, False)
-        loaded[unit[0]] = 0
-
-
-@njit
-def _get(pool: Pool, keys: Ints, loaded: Bytes8, unit: Ids, first: npt.NDArray[np.bool_]) -> None:
-    """Use units, and note which of them are read for the first time."""
-    for i in range(len(keys)):
-        unit[0] = find_block(pool, keys[i])
-        touch(pool, unit[0])
-        give_back_run(pool, unit, -1, 0, 1, False)
-        first[i] = loaded[unit[0]] == 0
-        loaded[unit[0]] = 1
-
-
-@njit
-def _move(pool: Pool, larger: Pool, loaded: Bytes8, larger_loaded: Bytes8, place: Ids) -> None:
-    """Enter all keys in a larger pool, in the order of their last use."""
-    unit = pool.blocks[0].after
-    while unit != 0:
-        if pool.blocks[unit].key != 0:
-            take_run(larger, place, -1, 0, 1, 0)
-            enter_block(larger, place[0], pool.blocks[unit].key)
-            give_back_run(larger, place, -1, 0, 1, False)
-            larger_loaded[place[0]] = loaded[unit]
-        unit = pool.blocks[unit].after
 
 
 @njit

@@ -17,11 +17,12 @@ from typing import NamedTuple
 import numpy as np
 
 from kvsim.cache.block_pool import Ids
-from kvsim.cache.content import Ints, block_key, span_at
+from kvsim.cache.content import Content, Ints, block_key, span_at
 from kvsim.cache.manager import KVCache, Sequence
 from kvsim.cache.spec import FULL, MAMBA
 from kvsim.cache.state_tables import resumable
-from kvsim.offload.mooncake import MooncakeConnector, MooncakeStore
+from kvsim.offload.mooncake import MooncakeConnector
+from kvsim.offload.mooncake_store import MooncakeStore
 from kvsim.offload.state_chunks import by_request
 from kvsim.offload.transfers import Transfers
 
@@ -192,10 +193,18 @@ class MooncakeStateConnector(MooncakeConnector):
         tables = self._cache.core.tables
         num_spans = int(tables.sequences["num_spans"][sequence.slot])
         uids, span_ends = tables.spans[sequence.slot, :, :num_spans]
+        return self._keys_under(uids, span_ends, group, ends)
+
+    def _keys_within(self, content: Content, group: int, num_tokens: int) -> Ints:
+        size = self._groups[group].block_size
+        ends = (np.arange(num_tokens // size) + 1) * size
+        return self._keys_under(content.uids, content.ends, group, ends)
+
+    def _keys_under(self, uids: Ints, span_ends: Ints, group: int, ends: Ints) -> Ints:
         spec = self._groups[group]
         unit = self._unit if spec.kind in (FULL, MAMBA) else spec.block_size
         keys = [
-            block_key(int(uids[span_at(span_ends, num_spans, end)]), end // unit, group)
+            block_key(int(uids[span_at(span_ends, len(span_ends), end)]), end // unit, group)
             for end in ends.tolist()
         ]
         return np.array(keys, dtype=np.int64)

@@ -219,16 +219,21 @@ def _decoder_layers(config: Config, own: Sequence[Layer]) -> int:
     return max(config.num_layers, max((layer.decoder_layer for layer in own), default=0) + 1)
 
 
-def _stages(
-    own: Sequence[Layer], drafts: Sequence[Layer], num_layers: int, stages: int
-) -> tuple[int, ...]:
-    """KV layers of each stage; what does not divide goes to the stages before the last."""
+def layers_of_stages(num_layers: int, stages: int) -> tuple[int, ...]:
+    """Decoder layers of each stage; what does not divide goes to the stages before the last."""
     share, left = divmod(num_layers, stages)
     parts = [share] * stages
     for back in range(2, left + 2):
         parts[-back] += 1
+    return tuple(parts)
+
+
+def _stages(
+    own: Sequence[Layer], drafts: Sequence[Layer], num_layers: int, stages: int
+) -> tuple[int, ...]:
+    """KV layers of each stage."""
     held, first = [], 0
-    for size in parts:
+    for size in layers_of_stages(num_layers, stages):
         held.append(sum(first <= layer.decoder_layer < first + size for layer in own))
         first += size
     held[-1] += len(drafts)

@@ -55,7 +55,7 @@ def policies_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = 
     else:
         _paler(panels[0], hits, found)
         panels[0].set_xlabel("Hit rate (%), paler: in the tier")
-    panels[0].set_title("Prompt tokens found")
+    panels[0].set_title(_with_ceilings(panels[0], frame) or "Prompt tokens found")
     percent_axis(panels[0].xaxis)
 
     p50, p90, p99 = (floats(frame[column]) for column in _TTFT)
@@ -126,6 +126,22 @@ def retention_tradeoff(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = Non
         ax.set_title(title)
         ax.set_xlabel(axis)
     return panels
+
+
+def _with_ceilings(ax: Axes, frame: pd.DataFrame) -> str:
+    """A mark where the ceiling of each run is; the title with its meaning, "" where none is known.
+
+    That is the lower of nothing evicted and of the offline optimum.
+    """
+    columns = [name for name in ("ceiling.infinite", "ceiling.optimum") if name in frame]
+    if not columns or frame[columns].isna().all(axis=None):
+        return ""
+    most = frame[columns].apply(pd.to_numeric, errors="coerce").min(axis=1)
+    for row, value in enumerate(most.to_numpy(dtype=float)):
+        if not np.isnan(value):
+            ax.plot([value], [row], marker="|", markersize=20, color=INK, mew=2.2)
+    room(ax, most.to_numpy(dtype=float), 1.3)
+    return "Prompt tokens found (mark: the ceiling)"
 
 
 def _paler(ax: Axes, starts: Any, ends: Any) -> None:

@@ -13,6 +13,7 @@ def policy_name(
     free_queue: str,
     retention_interval: int | None,
     *,
+    retention: str | None = None,
     has_window_groups: bool = True,
     enable_caching: bool = True,
 ) -> str:
@@ -21,13 +22,15 @@ def policy_name(
     Args:
         free_queue: the order by its name in a scenario.
         retention_interval: tokens; None is dense, 0 keeps replay boundaries and junctions only.
+        retention: a policy in place of the interval, in a few words.
         has_window_groups: without them the interval changes nothing and is left out.
         enable_caching: without it neither does anything.
     """
     if not enable_caching:
         return "no caching"
     queue = _QUEUES.get(free_queue, free_queue)
-    return f"{queue}, {interval_name(retention_interval)}" if has_window_groups else queue
+    kept = interval_name(retention_interval) if retention is None else retention
+    return f"{queue}, {kept}" if has_window_groups else queue
 
 
 def interval_name(retention_interval: int | None) -> str:

@@ -12,6 +12,7 @@ TABLE: dict[str, dict[str, str]] = {
         "lru": f"{_ORDERS}.lru:lru",
         "lfu": f"{_ORDERS}.lfu:lfu",
         "hit-first": f"{_ORDERS}.hit_first:hit_first",
+        "earned": f"{_ORDERS}.earned:earned",
         "tail-first": f"{_ORDERS}.tail_first:tail_first",
         "gdsf": f"{_ORDERS}.gdsf:gdsf",
         "priority": f"{_ORDERS}.priority:priority",

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("Token hit rate", "token_hit_rate", percent),
+    ("Of the ceiling", "ceiling.share_of_infinite", percent),
+    ("Of the optimum", "ceiling.share_of_optimum", percent),
     ("With tiers", FOUND_RATE, percent),
     ("Request hit rate", "request_hit_rate", percent),
     ("TTFT p50", "ttft_s.p50", seconds),
@@ -43,7 +45,15 @@ _COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("Loaded back", "bytes_loaded", size),
     ("Refused", "num_refused", short),
 )
-_ONLY_IF_ANY = {"goodput", "preemptions", "bytes_stored", "bytes_loaded", "num_refused"}
+_ONLY_IF_ANY = {
+    "ceiling.share_of_infinite",
+    "ceiling.share_of_optimum",
+    "goodput",
+    "preemptions",
+    "bytes_stored",
+    "bytes_loaded",
+    "num_refused",
+}
 
 
 def results_table(runs: Runs, best: Sequence[str]) -> str:
@@ -54,7 +64,8 @@ def results_table(runs: Runs, best: Sequence[str]) -> str:
     columns = [
         column
         for column in _COLUMNS
-        if (column[1] != FOUND_RATE or found_column(frame) == FOUND_RATE)
+        if column[1] in frame
+        and (column[1] != FOUND_RATE or found_column(frame) == FOUND_RATE)
         and (column[1] not in _ONLY_IF_ANY or frame[column[1]].fillna(0).astype(float).any())
     ]
     head = "".join(f"<th>{key_heading(name)}</th>" for name in ("Run", *others))

@@ -10,6 +10,7 @@ from kvsim.errors import KvsimError
 from kvsim.report.fleets import machines, setup_rows, what_is_chosen, with_choice
 from kvsim.report.markup import bullets, safe
 from kvsim.results.tables import NO_FIGURE, percent, seconds, short
+from kvsim.scenario.policies import setting_name
 from kvsim.study import findings
 from kvsim.study.fleet_findings import baseline, choices, fleet_findings, has_fleets
 from kvsim.study.misses import miss_findings
@@ -99,6 +100,7 @@ def findings_of(
         elif axis in findings.RATE_AXES:
             said += findings.rate_findings(frame, findings.RATE_AXES[axis])
     said += fleet_findings(runs) if baseline(runs) is None else []
+    said += findings.ceiling_findings(runs.frame)
     said += findings.tier_findings(labelled(runs.frame, others))
     said += miss_findings(labelled(runs.frame, others))
     if len(runs.frame) == 1:
@@ -129,10 +131,11 @@ def _as_keys(runs: Runs, ranking: Ranking) -> list[str]:
         if scenario is not None:
             kept = scenario.retention_interval
             interval = "null" if kept is None else str(kept)
-            said.append(
-                f"{label} is cache.free_queue: {scenario.free_queue}, "
-                f"cache.retention_interval: {interval}"
-            )
+            keeps = f"cache.retention_interval: {interval}"
+            if scenario.cache.retention is not None:
+                keeps = f"cache.retention: {setting_name(scenario.cache.retention)}"
+            order = setting_name(scenario.free_queue_setting)
+            said.append(f"{label} is cache.free_queue: {order}, {keeps}")
     sentences = [f"As keys of a scenario: {'; '.join(said)}."] if said else []
     if len(ranking.best) == 1 and said:
         lost = findings.window_loss(runs.results[ranking.leader].requests)

@@ -35,10 +35,11 @@ def fleet_lines(fleet: Mapping[str, Any]) -> Iterator[str]:
             if unequal[key] is not None
         )
         yield f"largest replica over the mean: {told}"
-        yield (
-            f"misrouted (cached on another replica): {percent(fleet['misrouted_share'])} of "
-            "prompt tokens"
-        )
+        if fleet["misrouted_tokens"] is not None:
+            yield (
+                f"misrouted (cached on another replica): {percent(fleet['misrouted_share'])} of "
+                "prompt tokens"
+            )
         if fleet["duplicate_share"] is not None:
             yield (
                 f"copies of what another replica holds too: {percent(fleet['duplicate_share'])} of "

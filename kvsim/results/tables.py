@@ -236,7 +236,7 @@ def _amounts(figure: str, row: Mapping[Any, Any]) -> str:
 def difference_unit(figure: str) -> tuple[float, str]:
     """What differences of a figure are multiplied by to be shown, and their unit."""
     is_share = figure.endswith(("_rate", "_share", "_utilization")) or figure == "goodput"
-    if is_share or figure.startswith("hit_split."):
+    if is_share or figure.startswith(("hit_split.", "ceiling.")):
         return 100.0, " points"
     if "_s." in figure or figure.endswith("_s") and not figure.endswith("per_s"):
         return 1000.0, " ms"

@@ -16,6 +16,7 @@ from kvsim.scenario.reading import resolved_yaml, shareable_yaml
 
 if TYPE_CHECKING:
     from kvsim.engine.simulation import Simulation
+    from kvsim.fleet.parts import InParts
 
 
 def run_variant(
@@ -25,6 +26,8 @@ def run_variant(
     on_progress: Callable[[float], None] | None = None,
     on_compile: Callable[[], None] | None = None,
     arguments: Sequence[str] = (),
+    num_parts: int = 1,
+    in_parts: InParts | None = None,
 ) -> RunResult:
     """Simulate one scenario without variants.
 
@@ -34,12 +37,15 @@ def run_variant(
         on_progress: told the share of the workload that has arrived, 0 to 1.
         on_compile: called where code has to be compiled first, as a first run does.
         arguments: the command line after the program's name, for the provenance.
+        num_parts: most parts that a fleet may be run in.
+        in_parts: runs them; None for one process.
 
     Raises:
         KvsimError: the workload cannot be read, or none of its requests can run.
     """
     from kvsim.engine.simulation import fitted_range_warnings, simulate, trust_in_step_times
     from kvsim.fleet.outcome import FleetSimulation
+    from kvsim.fleet.parts import simulate_in_parts
     from kvsim.fleet.simulation import simulate_fleet
     from kvsim.jit import watch_compilation
     from kvsim.metrics.fleet import fleet_summary
@@ -49,7 +55,10 @@ def run_variant(
     started, start_s = datetime.now(UTC), time.perf_counter()
     with watch_compilation(on_compile) as compilation:
         if scenario.is_fleet:
-            fleet = simulate_fleet(scenario, on_progress=on_progress)
+            if in_parts is None:
+                fleet = simulate_fleet(scenario, on_progress=on_progress)
+            else:
+                fleet = simulate_in_parts(scenario, num_parts, in_parts, on_progress=on_progress)
             requests = fleet.requests.frame(fleet=True)
             timeline = fleet_timeline(fleet.timelines)
             simulation: Simulation | FleetSimulation = fleet

@@ -7,7 +7,7 @@ May come in: the ground alone.
 
 from __future__ import annotations
 
-from kvsim.routing.contract import RoutedRequest, Router, Surroundings, prefix_key
+from kvsim.routing.contract import BlockRuns, RoutedRequest, Router, Surroundings, prefix_key
 from kvsim.routing.coordinator import Coordinator, Publication
 from kvsim.routing.decider import Decider, NoReplicaError, RouterError
 from kvsim.routing.names import (
@@ -23,6 +23,7 @@ from kvsim.routing.sees import Sees, SeesSetting
 from kvsim.routing.views import Counts, Views
 
 __all__ = [
+    "BlockRuns",
     "Coordinator",
     "Counts",
     "Decider",

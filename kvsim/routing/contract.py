@@ -8,9 +8,9 @@ process a `kvsim.routing.decider.Decider`, which keeps its views and passes on w
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar, overload
 
 from kvsim.routing.parameters import Parameters
 from kvsim.routing.sees import NOTHING, Sees
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 POSITION_BITS = 24
 """Positions are below 2**24 tokens, as in `kvsim.cache.content`."""
+_POSITION = (1 << POSITION_BITS) - 1
 
 Run = tuple[int, int, int]
 """Neighbouring blocks whose last tokens lie in one span: uid, tokens up to the end of the first of
@@ -36,6 +37,74 @@ def prefix_key(uid: int, num_tokens: int) -> int:
     Two prefixes are equal where their keys are.
     """
     return (uid << POSITION_BITS) | num_tokens
+
+
+class BlockRuns(Sequence[int]):
+    """`prefix_key`s block by block, as runs of neighbours: what events name.
+
+    Told apart only where somebody asks for single ones; an index takes whole runs.
+    """
+
+    __slots__ = ("_ends", "_keys", "_unit")
+
+    def __init__(self, ends: list[tuple[int, int]], unit_tokens: int) -> None:
+        """Runs by the keys of their first and last block, in either direction.
+
+        Args:
+            ends: of each run.
+            unit_tokens: size of a block.
+        """
+        self._ends = ends
+        self._unit = unit_tokens
+        self._keys: list[int] | None = None
+
+    def runs(self) -> list[Run]:
+        """All of them, each from its lowest block on."""
+        return [
+            (first >> POSITION_BITS, first & _POSITION, last & _POSITION)
+            if first <= last
+            else (first >> POSITION_BITS, last & _POSITION, first & _POSITION)
+            for first, last in self._ends
+        ]
+
+    def keys(self) -> list[int]:
+        """All keys, in the order in which they were told."""
+        if self._keys is None:
+            unit = self._unit
+            keys: list[int] = []
+            for first, last in self._ends:
+                step = unit if first <= last else -unit
+                keys.extend(range(first, last + step, step))
+            self._keys = keys
+        return self._keys
+
+    def __len__(self) -> int:
+        """How many blocks."""
+        return sum(abs(last - first) // self._unit + 1 for first, last in self._ends)
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._ends)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        """Some of the keys."""
+        return self.keys()[index]
+
+    def __iter__(self) -> Iterator[int]:
+        """The keys in order."""
+        return iter(self.keys())
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the keys are those of another sequence."""
+        return isinstance(other, Sequence) and self.keys() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(slots=True)
@@ -162,6 +231,11 @@ class Router(Generic[ParametersT]):
         found = getattr(self.parameters, "sees", NOTHING)
         return found if isinstance(found, Sees) else NOTHING
 
+    @property
+    def by_session(self) -> bool:
+        """Whether it chooses by the request's session alone, where requests have one."""
+        return False
+
     def choose(
         self, request: RoutedRequest, views: Views, now_s: float, rng: random.Random
     ) -> int | None:
@@ -216,7 +290,8 @@ class Router(Generic[ParametersT]):
     ) -> None:
         """A replica told what prefixes it has stored and removed (`prefix_key`s, block by block).
 
-        What stands in both was removed and then stored again: take out first, then enter.
+        What stands in both was removed and then stored again: take out first, then enter. In a run
+        of a fleet both are `BlockRuns`, which an index can take in whole.
         Comes only to routers whose `sees.events_after_s` is not None, so long after it was so.
         """
 

@@ -226,8 +226,10 @@ class DynamoKv(Router[DynamoKvParameters]):
         index = self._tiers.get(tier)
         if index is None:
             index = self._tiers[tier] = EventIndex(self.surroundings.block_tokens)
-        index.remove(replica, removed)
-        index.store(replica, stored)
+        if removed:
+            index.remove(replica, removed)
+        if stored:
+            index.store(replica, stored)
 
     def on_replica_added(self, replica: int, now_s: float) -> None:
         """Make room for it."""
@@ -264,7 +266,7 @@ class DynamoKv(Router[DynamoKvParameters]):
         return beyond
 
     def _by_replica(self, found: dict[int, int], views: Views) -> Ints:
-        values = [0] * len(self._active)
-        for replica, number in found.items():
-            values[replica] = number
-        return views.of(np.array(values, np.int64))
+        values = np.zeros(len(self._active), np.int64)
+        if found:
+            values[list(found)] = list(found.values())
+        return views.of(values)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvsim.routing.contract import POSITION_BITS, Run
+from kvsim.routing.contract import POSITION_BITS, BlockRuns, Run
 
 _POSITION = (1 << POSITION_BITS) - 1
 _NOBODY: dict[int, list[int]] = {}
@@ -81,9 +81,12 @@ class EventIndex:
             for replica, there in self._held.get(uid, _NOBODY).items():
                 if before and found.get(replica) != before:
                     continue  # it has not all that comes before
-                reached = there[1] if len(there) == 2 and there[0] <= first else 0
                 if len(there) > 2:
                     reached = _reached(there, first)
+                else:
+                    low, reached = there
+                    if low > first:
+                        continue
                 if reached >= last:
                     found[replica] = last
                     whole = True
@@ -376,6 +379,8 @@ class ActiveBlocks:
 
 def _runs(keys: Sequence[int], unit: int) -> list[Run]:
     """Keys taken together where they are neighbours of one span, in either direction."""
+    if isinstance(keys, BlockRuns):
+        return keys.runs()
     if len(keys) <= _FEW:
         few = []
         for key in keys:

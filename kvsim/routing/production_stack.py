@@ -55,6 +55,11 @@ class ProductionStack(Router[ProductionStackParameters]):
         """Own requests in flight if it goes by load, else nothing."""
         return Sees(own=True) if self.parameters.logic == "load-aware" else NOTHING
 
+    @property
+    def by_session(self) -> bool:
+        """With logic: session."""
+        return self.parameters.logic == "session"
+
     def choose(self, request: RoutedRequest, views: Views, now_s: float, rng: random.Random) -> int:
         """By the logic."""
         logic, replicas = self.parameters.logic, views.replicas

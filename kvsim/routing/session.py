@@ -54,6 +54,11 @@ class Session(Router[SessionParameters]):
         """Nothing with a ring alone; own requests in flight otherwise."""
         return NOTHING if self.parameters.method == "ring" else Sees(own=True)
 
+    @property
+    def by_session(self) -> bool:
+        """With a ring alone."""
+        return self.parameters.method == "ring"
+
     def choose(self, request: RoutedRequest, views: Views, now_s: float, rng: random.Random) -> int:
         """The session's replica; without a session, the one with the fewest arrivals of late."""
         session, method = request.session_id, self.parameters.method

@@ -125,7 +125,8 @@ class Node(Section):
         "sizes leave",
     )
     pipeline_parallel: Count = Field(
-        default=1, description="stages that split a model's layers; more than 1 for capacity alone"
+        default=1,
+        description="stages that split a model's layers, each a step of its own at a time",
     )
     data_parallel: Count = Field(
         default=1, description="ranks of the engine, each with a cache and requests of its own"

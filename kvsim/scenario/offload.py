@@ -15,6 +15,10 @@ from kvsim.scenario.policies import policy_setting
 from kvsim.scenario.validation import Section
 from kvsim.units import parse_bytes, parse_bytes_per_s
 
+FIXED_S = 3e-4
+"""Seconds of a transfer whatever its size: what is left at 128 tokens (0.54 ms) of the times of the
+Mooncake connector, Qwen3-8B on 8 NICs (Mooncake, docs, vllm-v1-pd-performance.md)."""
+
 
 def _catalog_link(value: str) -> str:
     if value not in catalog.link_names():
@@ -160,9 +164,25 @@ class MooncakeOffload(Section):
 
     kind: Literal["mooncake"] = Field(description="kind of tier")
     capacity: Capacity = Field(default=2**40, description="bytes of the store, all nodes together")
+    high_watermark: Fraction = Field(
+        default=0.9, description="share of the capacity above which a batch of blocks leaves"
+    )
+    eviction_ratio: Fraction = Field(
+        default=0.05,
+        description="share of the blocks in a batch, beyond what is over high_watermark",
+    )
+    lease: Seconds = Field(
+        default=10.0, description="how long a block that was looked up or read stays in any case"
+    )
     link: LinkSetting = Field(default="net-400g", description="between the GPUs and the store")
     link_efficiency: Fraction | None = Field(
         default=None, description="fraction of its bandwidth that is reached; null for the link's"
+    )
+    fixed_s: Seconds = Field(default=FIXED_S, description="time of a transfer whatever its size")
+    descriptor_s: Seconds = Field(
+        default=0.0,
+        description="time to post a descriptor, a block of a layer, twice where keys and values "
+        "lie apart; not measured for the store",
     )
     overlap_loads: bool = Field(
         default=False,

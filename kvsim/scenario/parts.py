@@ -261,6 +261,12 @@ class Output(Section):
     timeline_interval_s: Annotated[Seconds, Field(gt=0)] = Field(
         default=1.0, description="simulated time between rows of timeline.parquet"
     )
+    compare_caches: bool = Field(
+        default=True,
+        description="of a fleet: what other replicas had cached is looked up at every arrival; "
+        "false leaves these figures null, and replicas whose router needs no state of theirs then "
+        "run in processes of their own",
+    )
     reasons: bool = Field(
         default=False,
         description="note why each prompt token that was not hit was not; takes a quarter of the "

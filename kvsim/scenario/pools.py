@@ -8,16 +8,13 @@ from pydantic import Field, Tag
 
 from kvsim.scenario.fields import Count, Fraction, Seconds, Tokens, kind_of
 from kvsim.scenario.node import Node
-from kvsim.scenario.offload import LinkSetting
+from kvsim.scenario.offload import FIXED_S, LinkSetting
 from kvsim.scenario.routers import RouterSetting
 from kvsim.scenario.validation import Section
 
 DESCRIPTOR_S = 2e-6
 """Seconds to post one descriptor. vllm #50913: blocks of 64 in place of 16 tokens save 58 ms of a
 pull of "tens of thousands" of them, three quarters: 1.5 us of 50,000, 3.9 us of 20,000."""
-FIXED_S = 3e-4
-"""Seconds of a transfer whatever its size: what is left at 128 tokens (0.54 ms) of the times of the
-Mooncake connector, Qwen3-8B on 8 NICs (Mooncake, docs, vllm-v1-pd-performance.md)."""
 
 
 class Pool(Section):

@@ -14,10 +14,9 @@ from kvsim.scenario.fields import TOKENS_MAX
 from kvsim.scenario.files import PATH_KEYS, named_files, named_policies
 from kvsim.scenario.fleet_rules import fleet_problems
 from kvsim.scenario.keys import ScenarioKeys, derive_blocks
-from kvsim.scenario.model import NUM_GROUPS_MAX, CustomModel
+from kvsim.scenario.model import CustomModel
 from kvsim.scenario.offload import CpuOffload
-from kvsim.scenario.pool_rules import each_pool, pool_problems
-from kvsim.scenario.state_rules import state_problems
+from kvsim.scenario.pool_rules import pool_problems
 from kvsim.scenario.synthetic import SyntheticWorkload
 from kvsim.scenario.validation import Problem
 
@@ -79,52 +78,6 @@ def broken(scenario: ScenarioKeys) -> Iterator[Problem]:
             "names neither ttft_s nor tpot_s. Give one, or leave it out.",
             ("objective.ttft_s", "objective.tpot_s"),
         )
-
-
-def not_simulated(scenario: ScenarioKeys) -> Iterator[Problem]:
-    """What can be planned and measured for size, but not run."""
-    if scenario.fleet is not None and scenario.fleet.pools is not None:
-        yield from each_pool(scenario, not_simulated)
-        return
-    remedy = "`kvsim capacity` takes it."
-    groups = scenario.model_spec.groups
-    if any(group.kind == "chunked_local" for group in groups):
-        yield from _chunks(scenario, remedy)
-    if any(group.kind == "mamba" for group in groups):
-        yield from state_problems(scenario)
-    if len(scenario.model_spec.groups) > NUM_GROUPS_MAX:
-        text = f"has {len(scenario.model_spec.groups)} groups, and at most {NUM_GROUPS_MAX} are"
-        yield Problem("model", f"{text} simulated. {remedy}")
-    if scenario.node.pipeline_parallel > 1:
-        text = f"{scenario.node.pipeline_parallel} stages are not simulated yet. {remedy}"
-        yield Problem("node.pipeline_parallel", text)
-
-
-def _chunks(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
-    """What keeps a model with chunked local groups from being run; the engine's own limits."""
-    groups = scenario.model_spec.groups
-    chunked = [group for group in groups if group.kind == "chunked_local"]
-    if any(group.kind == "mamba" for group in groups):
-        text = "chunked local groups beside states are not simulated yet."
-        yield Problem("model", f"{text} {remedy}")
-    if scenario.drops_lookahead_block:
-        text = "has chunked local groups and a drafter for which hits drop a block: the engine"
-        remedied = f"{text} holds all layers as full attention then. Give the groups so."
-        yield Problem("model", remedied, ("engine.speculative",))
-    if scenario.offload is not None and scenario.offload.kind == "mooncake":
-        text = "a store for a model with chunked local groups is not simulated yet. Leave it out."
-        yield Problem("offload", f"{text} {remedy}", ("model",))
-    sizes = {group.block_size for group in groups}
-    if len(sizes) > 1 and scenario.cache.enable_prefix_caching:
-        listed = " and ".join(str(size) for size in sorted(sizes))
-        text = f"blocks of {listed} tokens: chunked local attention needs blocks of one size, or"
-        text = f"{text} cache.enable_prefix_caching: false."
-        yield Problem("model", text, ("engine.block_size",))
-    odd = [group for group in chunked if (group.attention_chunk_size or 0) % group.block_size]
-    for group in odd[:1]:
-        text = f"{group.block_size} does not divide the chunks of the model's attention"
-        place, about = "engine.block_size", ("model",)
-        yield Problem(place, f"{text} ({group.attention_chunk_size}). Use another.", about)
 
 
 def missing_files(scenario: ScenarioKeys) -> list[Problem]:

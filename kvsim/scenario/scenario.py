@@ -102,7 +102,8 @@ class Scenario(ScenarioKeys):
             data["engine"]["max_num_seqs"] = self.max_num_seqs
             data["engine"]["async_scheduling"] = self.async_scheduling
             data["cache"]["free_queue"] = self.free_queue_setting
-            data["cache"]["retention_interval"] = self.retention_interval
+            if self.cache.retention is None:  # else that says what is kept
+                data["cache"]["retention_interval"] = self.retention_interval
         return data
 
 

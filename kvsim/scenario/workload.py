@@ -45,6 +45,18 @@ class Columns(Section):
     delay: Text | None = Field(
         default=None, description="time from the answer of the turn before, in the unit of time"
     )
+    keep_priority: Text | None = Field(
+        default=None,
+        description="how much its blocks are to be kept, 0 to 100, for orders such as priority; "
+        "an empty cell says nothing",
+    )
+    keep_tokens: Text | None = Field(
+        default=None, description="how many of its first tokens that is about; empty for all"
+    )
+    keep_s: Text | None = Field(
+        default=None,
+        description="seconds for which that holds after its end; empty for ever",
+    )
 
     def named(self) -> dict[str, str]:
         """The columns that are given."""

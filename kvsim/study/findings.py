@@ -181,6 +181,28 @@ def rate_findings(frame: pd.DataFrame, rate: str) -> list[str]:
     return [_met(line) for line in series_of(frame, rate, "goodput")] if _known(frame) else []
 
 
+def ceiling_findings(frame: pd.DataFrame) -> list[str]:
+    """How much of what any policy could find each run found, where that is known.
+
+    Args:
+        frame: a row a run, from `kvsim.study.frames`.
+
+    Returns:
+        One sentence, or none.
+    """
+    shares = [f"ceiling.share_of_{name}" for name in ("optimum", "infinite")]
+    known = [column for column in shares if column in frame and frame[column].notna().any()]
+    if not known:
+        return []
+    told = [
+        f"{label} {percent(float(rows[known[0]].astype(float).mean()))}"
+        for label, rows in frame.groupby("label", sort=False)
+        if rows[known[0]].notna().any()
+    ]
+    what = "the offline optimum" if known[0] == shares[0] else "a pool that evicts nothing"
+    return [f"Of the tokens that {what} would find on the device: {', '.join(told)}."]
+
+
 def tier_findings(frame: pd.DataFrame) -> list[str]:
     """What tiers took and gave back, how much of them was used, and whether loading pays.
 

@@ -127,6 +127,8 @@ def _best_by(runs: Runs, column: str, words: str, shown: Any, *, more: bool) -> 
 def _misrouted(frame: pd.DataFrame) -> list[str]:
     """How much was lost to routing."""
     lost = _known(frame, _MISROUTED)
+    if not len(lost):
+        return []
     if len(lost) == 1:
         ((label, share),) = lost.items()
         router = frame.loc[frame["label"] == label, "router"].iloc[0]

@@ -13,6 +13,7 @@ from kvsim.metrics.figures import FOUND_RATE, flat_figures
 from kvsim.metrics.tiers import SOURCES
 from kvsim.policies.names import policy_name
 from kvsim.results.tables import exact_size
+from kvsim.scenario.policies import setting_name
 from kvsim.scenario.pool_rules import SIDES, pool_scenario
 
 if TYPE_CHECKING:
@@ -118,9 +119,11 @@ def named_results(results: Results) -> dict[str, RunResult]:
 
 def scenario_policy(scenario: Scenario) -> str:
     """The policy of a scenario without variants, by name."""
+    kept = scenario.cache.retention
     return policy_name(
         scenario.free_queue,
         scenario.retention_interval,
+        retention=None if kept is None else setting_name(kept),
         has_window_groups=any(group.kind != "full" for group in scenario.model_spec.groups),
         enable_caching=scenario.cache.enable_prefix_caching,
     )

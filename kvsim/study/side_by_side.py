@@ -6,8 +6,9 @@ import contextlib
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,10 @@ from kvsim.errors import KvsimError
 from kvsim.results.store import RunResult
 from kvsim.results.variants import run_variant
 from kvsim.scenario import Scenario
-from kvsim.study.parallel import each
+from kvsim.study.parallel import check_backend, each, num_cores
+
+if TYPE_CHECKING:
+    from kvsim.fleet.parts import InParts
 
 COMPILING = -1.0
 """Told instead of a share done while code is compiled, which happens once on a machine."""
@@ -39,14 +43,16 @@ def run_side_by_side(
     variants: Mapping[str, Scenario],
     *,
     jobs: int | None = None,
+    backend: str = "loky",
     arguments: Sequence[str] = (),
     on_progress: Told | None = None,
 ) -> Iterator[tuple[str, RunResult | KvsimError]]:
-    """Simulate variants, several at once.
+    """Simulate variants, several at once; the replicas of a single one in parts where they can be.
 
     Args:
         variants: by name; as of `expand_variants`.
         jobs: simulations at once; None is all cores.
+        backend: one of `kvsim.study.parallel.BACKENDS`.
         arguments: the command line after the program's name, for the provenance.
         on_progress: told of each variant, from another thread.
 
@@ -54,18 +60,26 @@ def run_side_by_side(
         A variant's name and its result, or what is wrong with it, as they are done.
 
     Raises:
-        KvsimError: a worker was killed, as happens when memory runs out.
+        KvsimError: there is no such backend; a worker was killed, as happens when memory runs out.
     """
+    check_backend(backend, jobs)
     with _shares(list(variants), on_progress) as shares_file:
         tasks = [
             _Task(name, scenario, tuple(arguments), shares_file, row, len(variants))
             for row, (name, scenario) in enumerate(variants.items())
         ]
-        for number, outcome in each(_run, tasks, jobs=jobs):
+        if len(tasks) == 1:
+            spread = partial(each, jobs=jobs, backend=backend)
+            num_parts = jobs or num_cores()
+            yield tasks[0].name, _run(tasks[0], num_parts, spread)
+            return
+        for number, outcome in each(_run, tasks, jobs=jobs, backend=backend):
             yield tasks[number].name, outcome
 
 
-def _run(task: _Task) -> RunResult | KvsimError:
+def _run(
+    task: _Task, num_parts: int = 1, in_parts: InParts | None = None
+) -> RunResult | KvsimError:
     write = None if task.shares_file is None else _writer(task.shares_file, task.row, task.num_rows)
     try:
         return run_variant(
@@ -74,6 +88,8 @@ def _run(task: _Task) -> RunResult | KvsimError:
             on_progress=write,
             on_compile=None if write is None else lambda: write(COMPILING),
             arguments=task.arguments,
+            num_parts=num_parts,
+            in_parts=in_parts,
         )
     except KvsimError as error:
         return error

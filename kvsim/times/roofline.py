@@ -26,8 +26,10 @@ import numpy as np
 
 from kvsim.catalog import Gpu, Model
 from kvsim.errors import KvsimError, unknown_name
+from kvsim.planning.plan import layers_of_stages
 from kvsim.times import step_time as entry
 from kvsim.times.constants import Constants, catalog_constants, conditions
+from kvsim.times.stages import RESIDUAL_TENSORS, stage_times
 from kvsim.times.step_time import StepTimeParams
 from kvsim.times.tables import no_tables
 from kvsim.times.work import (
@@ -35,6 +37,7 @@ from kvsim.times.work import (
     Layout,
     Work,
     attention_work,
+    layer_count,
     peak_flops_per_s,
     work_of,
 )
@@ -133,6 +136,44 @@ def roofline(
         decode_flops=attention.decode_flops,
         prompt_flops=attention.prompt_flops,
         tables=no_tables(),
+    )
+
+
+def roofline_stages(
+    model: Model,
+    gpu: Gpu,
+    layout: Layout,
+    whole: StepTimeParams,
+    num_stages: int,
+    *,
+    engine: str,
+    asynchronous: bool,
+    constants: Constants | None,
+    override: Mapping[str, float],
+) -> tuple[StepTimeParams, ...]:
+    """What the step of each stage of a pipeline depends on; see ``stage_times``.
+
+    Args:
+        model: as for ``roofline``, likewise the rest.
+        gpu: see there.
+        layout: see there.
+        whole: its answer.
+        num_stages: of the pipeline.
+        engine: see there.
+        asynchronous: see there.
+        constants: see there.
+        override: see there.
+    """
+    met = conditions(model, gpu, layout, engine, asynchronous=asynchronous)
+    c = {**(constants or catalog_constants()).of(met), **override}
+    work = work_of(model, gpu, layout)
+    token_bytes = 2.0 * RESIDUAL_TENSORS * (model.hidden_size or 0)
+    return stage_times(
+        whole,
+        layers_of_stages(layer_count(model), num_stages),
+        step_s=c["step_s"],
+        sequence_s=c["sequence_s"],
+        transfer_token_s=token_bytes / float(work.link_bytes_per_s * c["link_all_reduce"]),
     )
 
 

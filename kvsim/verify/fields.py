@@ -354,6 +354,7 @@ _STATES: dict[str, Field] = {
     "mamba_cache_mode": asked(one_of(("align", "none")), required=False),
     "hash_lookahead_tokens": asked(whole_number(0, 64), required=False),
     "shared_prefix_checkpoint": asked(FLAG, required=False),
+    "use_eagle": asked(FLAG, required=False),
 }
 _SCHEDULER: dict[str, Field] = {
     "max_num_batched_tokens": asked(POSITIVE),
@@ -401,13 +402,11 @@ CONFIGS: dict[str, Fields] = {
         **_STATES,
         **_SCHEDULER,
         "max_in_flight_tokens": asked(POSITIVE, required=False),
-        "use_eagle": asked(FLAG, required=False),
     },
     "kvsim-offload/1": {
         **_CACHE,
         **_STATES,
         **_SCHEDULER,
-        "use_eagle": asked(FLAG, required=False),
         "chunks": asked(POSITIVE),
         "blocks_per_chunk": asked(POSITIVE),
         "eviction": asked(one_of(("lru", "arc"))),
@@ -419,6 +418,7 @@ CONFIGS: dict[str, Fields] = {
         **_STATES,
         **_SCHEDULER,
         "mode": asked(one_of(("sync", "async"))),
+        "pipeline_parallel": asked(whole_number(1, 64), required=False),
         "policy": asked(one_of(("fcfs", "priority"))),
         "seed": asked(NUMBER),
         "spec": asked(or_null(mapping_of(DRAFTER))),
@@ -427,13 +427,7 @@ CONFIGS: dict[str, Fields] = {
         "reserve_full_isl": asked(FLAG, required=False),
         "prefill_schedule_interval": asked(POSITIVE, required=False),
     },
-    "kvsim-mooncake/1": {
-        **_CACHE,
-        **_STATES,
-        **_SCHEDULER,
-        "use_eagle": asked(FLAG, required=False),
-        **_TRANSFER_TIMES,
-    },
+    "kvsim-mooncake/1": {**_CACHE, **_STATES, **_SCHEDULER, **_TRANSFER_TIMES},
 }
 """By format, the fields of the first line's `config`; `kvsim-masks/1` has none."""
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from kvsim.cache.manager import KVCache
 from kvsim.cache.spec import MAX_BLOCKS
-from kvsim.offload.mooncake import MooncakeStore
 from kvsim.offload.mooncake_states import store_connector
+from kvsim.offload.mooncake_store import MooncakeStore
 from kvsim.offload.transfers import Connector, Transfers
 from kvsim.verify.offload import TieredEngine, follow_engine
 from kvsim.verify.reading import Transcript

@@ -90,6 +90,7 @@ class _Engine:
             max_model_len=config["max_model_len"],
             long_prefill_token_threshold=config["long_prefill_token_threshold"],
             asynchronous=config["mode"] == "async",
+            stages=config.get("pipeline_parallel", 1),
             by_priority=config["policy"] == "priority",
             watermark_blocks=int(config.get("watermark", 0.0) * config["num_blocks"]),
             reserve_whole_prompt=config.get("reserve_full_isl", True),

@@ -7,12 +7,21 @@ import random
 import numpy as np
 import pytest
 
-from kvsim.cache.block_pool import ENTERED, ENTERED_AGAIN, REMOVED, REMOVED_ONE
+from kvsim.cache.block_pool import (
+    ENTERED,
+    ENTERED_AGAIN,
+    LOG,
+    LOG_LENGTH,
+    LOG_ROWS,
+    REMOVED,
+    REMOVED_ONE,
+)
 from kvsim.cache.config import CacheConfig
-from kvsim.cache.content import Content, block_key
+from kvsim.cache.content import Content, Ints, block_key
 from kvsim.cache.holders import Holders
 from kvsim.cache.manager import KVCache, Sequence
 from kvsim.cache.spec import FULL, GroupSpec
+from kvsim.routing import prefix_key
 
 
 def cache(num_blocks: int, log_entries: int) -> KVCache:
@@ -64,6 +73,33 @@ def test_a_log_that_is_too_short_says_so_and_goes_on() -> None:
         cache(50, 0).take_log()
 
 
+def take(holders: Holders, cache: int, keys: Ints, whats: Ints) -> list[list[int]]:
+    """Let it read a log with these entries; the runs."""
+    room = len(keys) + 1
+    totals = np.zeros(LOG + LOG_ROWS * room, np.int64)
+    totals[LOG : LOG + len(keys)] = keys
+    totals[LOG + room : LOG + room + len(keys)] = whats
+    totals[LOG_LENGTH] = len(keys)
+    runs = holders.read(cache, totals, 7)
+    assert runs is not None
+    assert totals[LOG_LENGTH] == 0
+    return runs.T.tolist()
+
+
+def test_runs_are_neighbours_of_one_kind_in_the_order_of_the_log() -> None:
+    def key(uid: int, index: int, group: int = 0) -> int:
+        return block_key(uid, index, group)
+
+    keys = [key(9, 1), key(9, 2), key(9, 1, 1), key(9, 3), key(5, 8), key(5, 7), key(5, 6)]
+    whats = [ENTERED, ENTERED_AGAIN, ENTERED, ENTERED, REMOVED, REMOVED_ONE, ENTERED]
+    runs = take(Holders(2, 0, 16), 1, np.array(keys, np.int64), np.array(whats))
+    assert runs == [
+        [1, prefix_key(9, 16), prefix_key(9, 48), 7],
+        [0, prefix_key(5, 128), prefix_key(5, 112), 7],
+        [1, prefix_key(5, 96), prefix_key(5, 96), 7],
+    ]
+
+
 @pytest.mark.parametrize("num_caches", [3, 70])
 def test_reach_and_counts_are_those_of_sets(num_caches: int) -> None:
     drawn = random.Random(1)
@@ -86,8 +122,8 @@ def test_reach_and_counts_are_those_of_sets(num_caches: int) -> None:
         chosen = keys[: drawn.randint(1, len(keys))] if drawn.random() < 0.8 else keys[3:5]
         what = ENTERED if drawn.random() < 0.7 else REMOVED
         others = np.array([block_key(1, 1, 1), keys[0], keys[1]], np.int64)
-        holders.take(one, others, np.array([ENTERED, ENTERED_AGAIN, REMOVED_ONE]))
-        holders.take(one, np.array(chosen, np.int64), np.full(len(chosen), what))
+        take(holders, one, others, np.array([ENTERED, ENTERED_AGAIN, REMOVED_ONE]))
+        take(holders, one, np.array(chosen, np.int64), np.full(len(chosen), what))
         sets[one] = sets[one] | set(chosen) if what == ENTERED else sets[one] - set(chosen)
         most = drawn.choice([190, 100, 15])
         expected = []
@@ -104,9 +140,9 @@ def test_reach_and_counts_are_those_of_sets(num_caches: int) -> None:
 def test_the_table_grows_and_forgets_what_nobody_holds() -> None:
     holders = Holders(2, 0, 16)
     keys = np.array([block_key(uid, 1, 0) for uid in range(1, 40_001)], np.int64)
-    holders.take(0, keys, np.full(len(keys), ENTERED))
-    holders.take(0, keys[10:], np.full(len(keys) - 10, REMOVED))
-    holders.take(1, keys[5:20_000], np.full(20_000 - 5, ENTERED))
+    take(holders, 0, keys, np.full(len(keys), ENTERED))
+    take(holders, 0, keys[10:], np.full(len(keys) - 10, REMOVED))
+    take(holders, 1, keys[5:20_000], np.full(20_000 - 5, ENTERED))
     assert (holders.num_keys, holders.num_held) == (20_000, 20_005)
     assert holders.reach(Content.from_spans([(8, 20)]), 20).tolist() == [16, 16]
     assert holders.reach(Content.from_spans([(20, 20)]), 20).tolist() == [0, 16]

@@ -242,3 +242,34 @@ def test_requests_hold_what_capacity_says(
         if group.kind == "full" or group.one_state:
             assert seen == count
     assert cache.num_blocks_to_admit(num_tokens) <= sum(counted)
+
+
+@pytest.mark.parametrize(
+    ("unit", "kind", "resend", "after_eviction"),
+    [(None, "cpu", 1152, 4608), (None, "mooncake", 1152, 4608), (64, "mooncake", 1216, 4672)],
+)
+def test_a_tier_serves_states(
+    unit: int | None, kind: str, resend: int, after_eviction: int
+) -> None:
+    """Two blocks of 576 tokens beyond the local hit, then all there are; or up to the last unit."""
+    shared = ["a", 4000]
+    prompts = [[shared, [f"q{number}", 700]] for number in (0, 1, 2, 3, 4, 5, 0)]
+    prompts += [[["b", 9000]], [shared, ["q1", 700]]]
+    made = Scenario.from_data(
+        {
+            "name": "s",
+            "model": "qwen3-next-80b-a3b",
+            "node": {"gpu": "h200", "gpus": 2, "num_blocks": 40},
+            "engine": {} if unit is None else {"prefix_match_unit": unit},
+            "offload": {"kind": kind, "capacity": "200 GiB"},
+            "workload": {
+                "kind": "script",
+                "requests": [
+                    {"prompt": prompt, "output": 8, "at_s": 3.0 * number}
+                    for number, prompt in enumerate(prompts)
+                ],
+            },
+        }
+    )
+    external = simulate(made).requests.frame()["external_hit_tokens"].tolist()
+    assert external == [0, 0, 0, 0, 0, 0, resend, 0, after_eviction]

@@ -64,3 +64,37 @@ def test_a_small_shared_tier_under_load(offload: dict[str, Any]) -> None:
     assert frame["end_s"].notna().all()
     assert frame["external_hit_tokens"].sum() > 0
     assert (frame["hit_tokens"] + frame["external_hit_tokens"] < frame["prompt_tokens"]).all()
+
+
+@pytest.mark.parametrize("offload", [CPU, {**CPU, "shared_by": "node"}, STORE])
+@pytest.mark.parametrize("span", ["rank", "node"])
+def test_links_carry_what_tiers_store_and_load(offload: dict[str, Any], span: str) -> None:
+    link = {"bandwidth": "1 GB/s", "span": span, "sharing": "fair"}
+    node = {"gpus": 2, "data_parallel": 2, "tensor_parallel": 1, "num_blocks": 60}
+    made = scenario(model=MODEL, offload={**offload, "link": link}, node=node, fleet={"nodes": 2})
+    run = simulate_fleet(made)
+    links, (tier,) = run.figures.links, run.counters.tiers
+    assert [(one.node, one.replica) for one in links] == (
+        [(0, 0), (0, 1), (1, 2), (1, 3)] if span == "rank" else [(0, None), (1, None)]
+    )
+    assert sum(one.stored_bytes for one in links) == pytest.approx(sum(tier.bytes_stored))
+    assert sum(one.loaded_bytes for one in links) == pytest.approx(sum(tier.bytes_loaded))
+    assert sum(one.loaded_bytes for one in links) > 0
+
+
+def test_a_transfer_costs_its_posting_and_its_bytes() -> None:
+    """10 blocks of a store are 20 descriptors (keys, values): 300 us + 20 x 1 ms + 41 us."""
+    link = {"bandwidth": "1 GB/s"}
+    costs = {"fixed_s": 3e-4, "descriptor_s": 1e-3}
+    first, *_ = ttft(turns({**STORE, "link": link, **costs}, fleet={"nodes": 4}))
+    free = ttft(turns({**STORE, "link": link, "fixed_s": 0}, fleet={"nodes": 4}))
+    paid = ttft(turns({**STORE, "link": link, **costs}, fleet={"nodes": 4}))
+    assert free[0] == paid[0] == first  # nothing to load
+    for quick, slow in zip(free[1:], paid[1:], strict=True):
+        assert slow - quick == pytest.approx(0.0203, abs=0.0101)  # seen at the end of a step
+        assert slow > quick
+
+
+def ttft(made: Scenario) -> list[float]:
+    found: list[float] = frame_of(simulate_fleet(made))["ttft_s"].tolist()
+    return found

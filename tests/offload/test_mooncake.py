@@ -9,7 +9,8 @@ from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content
 from kvsim.cache.manager import KVCache, Sequence
 from kvsim.cache.spec import GroupSpec
-from kvsim.offload.mooncake import MooncakeConnector, MooncakeStore
+from kvsim.offload.mooncake import MooncakeConnector
+from kvsim.offload.mooncake_store import MooncakeStore
 from kvsim.offload.transfers import Transfers
 
 GROUPS = (GroupSpec("full", 32), GroupSpec("sliding_window", 8, 16))

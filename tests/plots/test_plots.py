@@ -191,6 +191,16 @@ def test_policies_side_by_side(results: dict[str, RunResult]) -> None:
     assert evicted.get_xlabel() == "Cached blocks evicted"
 
 
+def test_ceilings_are_marked_where_they_are_known(results: dict[str, RunResult]) -> None:
+    frame = plots.frame(results)
+    known = frame.assign(**{"ceiling.infinite": 0.5, "ceiling.optimum": [0.4, None, 0.6]})
+    hits = plots.policies_side_by_side(known)[0]
+    assert [line.get_xdata()[0] for line in hits.lines] == [0.4, 0.5, 0.5]
+    assert hits.get_title(loc="left") == "Prompt tokens found (mark: the ceiling)"
+    plain = plots.policies_side_by_side(frame)[0]
+    assert plain.get_title(loc="left") == "Prompt tokens found"
+
+
 def test_bytes_stored_take_the_third_panel_where_there_are_any(
     results: dict[str, RunResult],
 ) -> None:

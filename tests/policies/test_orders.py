@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,17 @@ import pytest
 from kvsim.cache.content import Content
 from kvsim.cache.manager import KVCache, Sequence
 from kvsim.policies.contract import Policy, PolicyError, count, free_queue, retention
-from kvsim.policies.facts import BACK, FRONT
+from kvsim.policies.facts import (
+    BACK,
+    FRONT,
+    FULL_ATTENTION,
+    INTERVAL,
+    JUNCTION,
+    NO_BOUNDARY,
+    REPLAY,
+    SLIDING_WINDOW,
+    STATE,
+)
 from kvsim.policies.finding import Chosen, find_policy
 from tests.policies.suite import PLAIN, History, make_cache, order
 
@@ -291,3 +302,25 @@ def test_what_was_evicted_is_remembered() -> None:
         run(cache, uid)
     assert ages == [(-1, 0), (-1, 0), (-1, 0), (0, 1)]
     assert np.all(cache.core.pool.blocks["num_refs"] == 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "boundary", "num_hits", "score"),
+    [
+        (FULL_ATTENTION, NO_BOUNDARY, 0, 100.0),
+        (FULL_ATTENTION, NO_BOUNDARY, 1, 140.0),  # found again: a stay more
+        (SLIDING_WINDOW, REPLAY, 0, 100.0),
+        (SLIDING_WINDOW, INTERVAL, 0, 60.0),  # passed: a stay less
+        (SLIDING_WINDOW, INTERVAL, 1, 80.0),  # the turn that resumed there has passed it
+        (SLIDING_WINDOW, INTERVAL, 2, 140.0),  # prompts branch here
+        (STATE, JUNCTION, 1, 140.0),
+    ],
+)
+def test_earned(kind: int, boundary: int, num_hits: int, score: float) -> None:
+    block = SimpleNamespace(
+        kind=kind, boundary=boundary, num_hits=num_hits, now_s=100.0, floor=60.0, end_tokens=4096
+    )
+    found = find_policy("free_queue", {"name": "earned", "credit": 1})
+    assert found.policy.function(block, *found.parameters) == score
+    nothing = find_policy("free_queue", {"name": "earned", "discount": 0})
+    assert nothing.policy.function(block, *nothing.parameters) == 100.0

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvsim.routing import BlockRuns, prefix_key
 from kvsim.routing.prefix_index import (
     ActiveBlocks,
     DecisionIndex,
@@ -155,3 +156,19 @@ def test_long_lists_of_neighbours_are_one_run_either_way(keys: list[int]) -> Non
     assert index.overlap(prompt) == {2: 384}
     index.remove(2, keys[: len(keys) // 2])
     assert index.overlap(prompt) == ({} if keys[0] == 16 else {2: 192})
+
+
+def test_runs_of_blocks_are_the_sequence_of_their_keys() -> None:
+    ends = [(prefix_key(3, 16), prefix_key(3, 48)), (prefix_key(2, 80), prefix_key(2, 64))]
+    told = BlockRuns(ends, 16)
+    keys = [prefix_key(*key) for key in ((3, 16), (3, 32), (3, 48), (2, 80), (2, 64))]
+    assert told == keys
+    assert (len(told), told[3], told[:2]) == (5, keys[3], keys[:2])
+    assert not BlockRuns([], 16)
+    by_runs, by_keys = EventIndex(16), EventIndex(16)
+    by_runs.store(0, told)
+    by_keys.store(0, keys)
+    prompt = [(3, 16, 48)]
+    assert by_runs.overlap(prompt) == by_keys.overlap(prompt) == {0: 48}
+    by_runs.remove(0, BlockRuns([(keys[2], keys[1])], 16))
+    assert by_runs.overlap(prompt) == {0: 16}

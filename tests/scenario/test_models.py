@@ -140,7 +140,7 @@ def test_what_is_planned_and_not_simulated() -> None:
     both = {"gpu": "h100", "gpus": 4, "pipeline_parallel": 2, "data_parallel": 2}
     made = scenario("qwen3-0.6b", both)
     assert made.num_ranks == 1
-    with pytest.raises(Problems, match="2 stages are not simulated"):
+    with pytest.raises(Problems, match="2 stages beside node.data_parallel are not simulated"):
         simulate(made)
 
 

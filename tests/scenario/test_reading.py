@@ -268,6 +268,14 @@ def test_what_is_written_runs_again(tmp_path: Path) -> None:
     assert resolved_yaml(again) == resolved_yaml(scenario)
 
 
+def test_a_retention_policy_is_written_without_an_interval(tmp_path: Path) -> None:
+    made = load_scenario(write(tmp_path, SMALL + "cache: {retention: next-turn}\n"))
+    (tmp_path / "again.yaml").write_text(resolved_yaml(made, tmp_path))
+    again = load_scenario(tmp_path / "again.yaml")
+    assert again.cache.retention == "next-turn"
+    assert again.resolved() == made.resolved()
+
+
 def test_what_is_written_finds_its_trace(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     (tmp_path / "traces" / "t.jsonl").touch()

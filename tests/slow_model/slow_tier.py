@@ -65,10 +65,11 @@ def longest(
     most = (content.num_tokens - 1) // chunk * chunk
     ends = [end for end in range(num_local + chunk, most + 1) if end % chunk == 0 and serves(end)]
     hit = max(ends, default=num_local)
-    inside = unit is not None and unit < chunk and blocks_per_chunk == 1
+    step = unit or chunk
+    inside = step < chunk and blocks_per_chunk == 1
     if inside and all(group.kind != "sliding_window" for group in groups):
         for end in range(hit + 1, min(hit + chunk, num_prompt)):
-            if end % unit == 0 and all(there(number, end) for number in range(len(groups))):
+            if end % step == 0 and all(there(number, end) for number in range(len(groups))):
                 hit = max(hit, end)
     return hit - num_local
 

@@ -293,3 +293,12 @@ def test_what_window_groups_lost() -> None:
     )
     assert findings.window_loss(requests) == 0.15
     assert findings.window_loss(requests.iloc[2:]) is None
+
+
+def test_shares_of_the_ceiling_are_told_where_they_are_known() -> None:
+    frame = runs(old=0.2, new=0.3)
+    assert findings.ceiling_findings(frame) == []
+    known = frame.assign(**{"ceiling.share_of_optimum": [0.5, 0.75]})
+    assert findings.ceiling_findings(known) == [
+        "Of the tokens that the offline optimum would find on the device: old 50.0%, new 75.0%."
+    ]

@@ -37,6 +37,9 @@ class Row:
         name: what later lines call this one.
         delay_s: seconds after the end of the turn before; None where not recorded.
         answer_ids: ids of blocks that end in the answer, where its text is known.
+        keep_priority: 0 to 100, how much its blocks are to be kept; -1 where nothing is said.
+        keep_tokens: how many of its first tokens that is about; None for all.
+        keep_s: seconds for which that holds after its end; infinite for ever.
     """
 
     time_s: float | None
@@ -48,6 +51,9 @@ class Row:
     name: str | None = None
     delay_s: float | None = None
     answer_ids: list[int] | None = None
+    keep_priority: int = -1
+    keep_tokens: int | None = None
+    keep_s: float = math.inf
 
 
 def missing_problems(row: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[str]:

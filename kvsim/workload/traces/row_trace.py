@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvsim.errors import Problems
+from kvsim.scenario.fields import TOKENS_MAX
 from kvsim.workload.conversation import Conversation
 from kvsim.workload.request import After, Request, Session, Turn
 from kvsim.workload.traces.clock import Clock
@@ -242,6 +243,9 @@ class RowTrace:
                 row.num_output_tokens or 1,
                 own_uid,
                 row.session_id,
+                keep_priority=row.keep_priority,
+                keep_tokens=TOKENS_MAX if row.keep_tokens is None else row.keep_tokens,
+                keep_s=row.keep_s,
             )
             if adds_only and row.session_id is not None:
                 before_it = said.pop(row.session_id, None)

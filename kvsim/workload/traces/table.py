@@ -8,13 +8,21 @@ time and the length of the prompt are needed. Vidur's files (`arrived_at`, `num_
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kvsim.errors import Problems, unknown_name
 from kvsim.workload.traces.clock import Clock
 from kvsim.workload.traces.lengths_only import as_count, count_problems
-from kvsim.workload.traces.record import Row, id_problems, with_integer_ids
+from kvsim.workload.traces.record import (
+    MAX_LENGTH_TOKENS,
+    MAX_TIME,
+    Row,
+    as_number,
+    id_problems,
+    shown,
+    with_integer_ids,
+)
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "time": ("timestamp", "time", "arrived_at", "arrival_time", "arrival", "created", "start_time"),
@@ -39,6 +47,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "session": ("session_id", "conversation_id", "chat_id"),
     "ids": ("hash_ids", "block_hashes"),
     "delay": ("delay", "think_time"),
+    "keep_priority": ("keep_priority", "retention_priority"),
+    "keep_tokens": ("keep_tokens",),
+    "keep_s": ("keep_s",),
 }
 """What a column can be, with the names it usually has."""
 _UNITS = (("_ms", "ms"), ("_us", "us"), ("_ns", "ns"), ("_s", "s"))
@@ -123,6 +134,7 @@ class TableRows:
             listed = with_integer_ids({columns["ids"]: as_list(values["ids"])}, columns["ids"])
             problems += id_problems(listed, columns["ids"])
             ids = listed[columns["ids"]]
+        problems += _keep_problems(fields, columns)
         if problems:
             return problems
         session = values.get("session")
@@ -133,7 +145,34 @@ class TableRows:
             ids,
             None if session in (None, "") else str(session),
             delay_s=delay_s,
+            **_kept(values),
         )
+
+
+def _keep_problems(fields: Mapping[str, Any], columns: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong with a retention priority, and with what and how long it is about."""
+    for what, low, high, kind in (
+        ("keep_priority", 0, 100, "a whole number"),
+        ("keep_tokens", 1, MAX_LENGTH_TOKENS, "a whole number"),
+        ("keep_s", 0, MAX_TIME, "seconds"),
+    ):
+        name = columns.get(what)
+        value = None if name is None else fields.get(name)
+        if value in (None, ""):
+            continue
+        number = as_number(value)
+        if number is None or not low <= number <= high or kind != "seconds" and number % 1:
+            yield f"{name}: {shown(value)} is not {kind} from {low} to {high}."
+
+
+def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row says about keeping; nothing where it says nothing."""
+    found: dict[str, Any] = {}
+    for what, kind in (("keep_priority", int), ("keep_tokens", int), ("keep_s", float)):
+        number = as_number(values.get(what))
+        if number is not None:
+            found[what] = kind(number)
+    return found
 
 
 def as_list(value: Any) -> Any:
