@@ -320,7 +320,7 @@ def window_reach(
     boundary whose run would contain it. With ``drop`` the run ends one block behind the boundary.
     """
     if groups[group].chunked != 0:
-        return _chunk_reach(pool, groups, group, uids, ends, max_tokens)
+        return _chunk_reach(pool, groups, group, uids, ends, max_tokens, level, num_computed)
     size: int = groups[group].block_size
     ahead: int = groups[group].key_lookahead
     needed = max(1, groups[group].num_to_resume + int(drop))
@@ -352,7 +352,14 @@ def window_reach(
 
 @njit_apart
 def _chunk_reach(
-    pool: Pool, groups: Rows, group: int, uids: Ints, ends: Ints, max_tokens: int
+    pool: Pool,
+    groups: Rows,
+    group: int,
+    uids: Ints,
+    ends: Ints,
+    max_tokens: int,
+    level: int,
+    num_computed: int,
 ) -> int:
     """Tokens a chunked local spec can serve: its chunk's blocks from the left to the first miss.
 
@@ -365,7 +372,9 @@ def _chunk_reach(
     while position + size <= max_tokens:
         while ends[span] < position + size + ahead:
             span += 1
-        if not is_cached(pool, groups, group, uids[span], position // size + 1):
+        index = position // size + 1
+        is_computed = position + size + ahead <= num_computed
+        if not is_cached(pool, groups, group, uids[span], index, level, is_computed):
             break
         position += size
     return position

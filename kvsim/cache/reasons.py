@@ -409,10 +409,11 @@ def find_reasons(
         return
     kept = best
     has_states, has_window = False, False
+    is_sparse = rules.retention_interval != DENSE or pool.totals[RETAINED] != 0
     for group in groups:
         has_states |= group.states != 0
         has_window |= group.sliding_window != 0
-    is_sparse = rules.retention_interval != DENSE or pool.totals[RETAINED] != 0
+        is_sparse |= group.chunked != 0  # what lies before a chunk nobody needs to hold
     if has_states or has_window and is_sparse:
         hit = _hit_kept(arrays, answer, uids, ends, ENTERED, computed)
         kept = max(found, min(best, hit))
@@ -443,7 +444,7 @@ def find_reasons(
             if event != _UNKNOWN:
                 _tell(pool, ledger, reasons, group, event)
                 _charge(pool, ledger, reasons, group, event, high - low)
-        elif row.sliding_window == 0:
+        elif row.sliding_window == 0 or row.chunked != 0:
             event = _charge_full(
                 pool,
                 ledger,
@@ -461,7 +462,7 @@ def find_reasons(
             event = _charge_window(
                 pool, ledger, groups, group, uids, ends, low, high, computed, unit, reasons
             )
-        if event == _UNKNOWN and row.is_full == 0:
+        if event == _UNKNOWN and row.is_full == 0 and row.chunked == 0:
             _charge(pool, ledger, reasons, last_group, last_event, high - low)
             continue
         last_group, last_event = group, event

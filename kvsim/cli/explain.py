@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kvsim.cli.terminal import Json, print_json
+from kvsim.cli.terminal import Json, make_console, print_json
+
+_MOST_COLUMNS = 100
 
 
 def explain(
@@ -32,4 +35,13 @@ def explain(
     if as_json:
         print_json({"request_id": story.request_id, "says": story.lines, **story.figures})
         return
-    sys.stdout.write("\n".join(story.lines) + "\n")
+    columns = min(make_console().width, _MOST_COLUMNS)
+    for line in story.lines:
+        folded = textwrap.fill(
+            line,
+            columns,
+            subsequent_indent="    " if line.startswith(" ") else "",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        sys.stdout.write(f"{folded}\n")

@@ -31,12 +31,14 @@ class Ticket:
         record: what happened to it.
         done: an event to trigger at its end.
         watcher: who hears of its first token and its end.
+        token_s: in a pipeline, when the last token that is under way for it comes out.
     """
 
     request: Request
     record: RequestRecord
     done: simpy.Event | None
     watcher: Watcher | None = None
+    token_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

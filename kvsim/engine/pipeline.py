@@ -30,7 +30,7 @@ class Pipeline:
         """A step enters the first stage as soon as that is free.
 
         Args:
-            now_s: when it was planned.
+            now_s: when it was planned, or what it reads is there.
             stage_seconds: how long each stage takes for it.
 
         Returns:
@@ -44,6 +44,11 @@ class Pipeline:
         added_s = at_s - max(begins_s, min(self._busy_until_s, at_s))
         self._busy_until_s = at_s
         return added_s
+
+    @property
+    def newest_end_s(self) -> float:
+        """When the step that entered last comes out."""
+        return self._ends_s[-1]
 
     def take_end_s(self) -> float:
         """When the oldest step comes out; it is forgotten."""

@@ -327,8 +327,7 @@ class Replica:
         offloading, transfers = self._offloading, plan.transfers
         if self._pipeline is not None:
             if plan.num_computing:
-                seconds = self.scheduler.stage_durations_s(self._stages)
-                self.busy_s += self._pipeline.begin(self._clock.now, seconds)
+                self._enter_pipeline(self._pipeline)
             self._steps.append(IN_FLIGHT if plan.num_computing else IDLE)
             return
         if plan.num_computing:
@@ -351,6 +350,17 @@ class Replica:
             self.scheduler.complete(offloading.let_run_early(transfers.loads))
         names = [job.request.request_id for job, _ in self.scheduler.scheduled()]
         self._steps.append(Step(bool(plan.num_computing), transfers, names, is_early))
+
+    def _enter_pipeline(self, pipeline: Pipeline) -> None:
+        """The step planned last goes on its way: where it decodes, after the tokens it reads."""
+        scheduler = self.scheduler
+        tickets = [self._tickets[job] for job, _ in scheduler.scheduled()]
+        begins_s = max(self._clock.now, *(ticket.token_s for ticket in tickets))
+        seconds = scheduler.stage_durations_s(self._stages)
+        self.busy_s += pipeline.begin(begins_s, seconds)
+        for ticket, (_, makes) in zip(tickets, scheduler.planned_tokens(), strict=True):
+            if makes:
+                ticket.token_s = pipeline.newest_end_s
 
     def _run_oldest(self, num_calls: int) -> Generator[simpy.Event, None, None]:
         """The oldest step runs to its end.

@@ -28,7 +28,8 @@ MISS_REASONS: dict[str, str] = {
     "there, or not at the retention interval",
     "evicted_by_prompt": "evicted to compute a prompt",
     "evicted_by_answer": "evicted to hold an answer",
-    "evicted_by_window": "evicted for blocks of a sliding-window group, of a prompt or an answer",
+    "evicted_by_window": "evicted for blocks of a sliding-window or chunked group, of a prompt or "
+    "an answer",
     "evicted_by_state": "evicted to hold states of a request",
     "evicted_by_recompute": "evicted for a request that computes again what it lost by preemption",
     "evicted_earlier": "evicted so long ago that it is not remembered for whom",

@@ -301,12 +301,13 @@ def _retention(figures: Mapping[str, Any], scenario: Scenario) -> str:
     interval = unit
     while best // (2 * interval) * (2 * interval) > kept:
         interval *= 2
-    dense = f"cache.retention_interval: null would have kept it up to {best:,} tokens"
     if scenario.cache.retention is not None:
         return f"cache.retention: dense would have kept it up to {best:,} tokens."
-    if interval == unit:
-        return f"{dense}."
-    return f"{dense}, {interval} up to {best // interval * interval:,}."
+    kept_tokens = best // interval * interval
+    if kept_tokens == best:
+        return f"cache.retention_interval: null or {interval} would have kept {best:,} tokens."
+    dense = f"cache.retention_interval: null would have kept it up to {best:,} tokens"
+    return f"{dense}, {interval} up to {kept_tokens:,}."
 
 
 def _group(scenario: Scenario, number: int) -> str:

@@ -35,6 +35,7 @@ MODELS: dict[str, tuple[GroupSpec, ...]] = {
     "windows": (GroupSpec("sliding_window", 8, 16), FULL, GroupSpec("sliding_window", 4, 8)),
     "one window": (FULL, GroupSpec("sliding_window", 16, 40)),
     "look-ahead": (replace(FULL, eagle=True), GroupSpec("sliding_window", 8, 16)),
+    "chunks": (FULL, GroupSpec("chunked_local", 16, attention_chunk_size=64)),
     "states": (GroupSpec("mamba", 32, checkpoint_alignment=1), GroupSpec("full", 32)),
     "coarse states": (GroupSpec("full", 32), GroupSpec("mamba", 32), GroupSpec("mamba", 32)),
     "states and a window": (
@@ -64,19 +65,20 @@ def cases(draw: st.DrawFn, asynchronous: bool | None = None) -> Case:
     overlaps = draw(st.booleans()) if asynchronous is None else asynchronous
     groups = MODELS[model]
     has_states = any(group.kind == "mamba" for group in groups)
+    keeps_runs = any(group.kind in ("mamba", "sliding_window") for group in groups)
     order: Any = draw(st.sampled_from(("append", "prepend-uncached", *ORDERS)))
     retention = None
     if order in ORDERS:
         assume(not has_states)
         order = find_policy(FREE_QUEUE, {"name": order})
-        if len(groups) > 1 and draw(st.booleans()):
+        if keeps_runs and draw(st.booleans()):
             retention = find_policy(RETENTION, {"name": "exponential"})
     config = CacheConfig(
         num_blocks=draw(st.integers(30 if has_states else 50, 160)),
         groups=groups,
         max_model_len=1024,
         max_in_flight_tokens=128 if overlaps else 64,
-        retention_interval=draw(st.sampled_from((None, 0) if len(groups) == 1 else (None, 0, 64))),
+        retention_interval=draw(st.sampled_from((None, 0, 64) if keeps_runs else (None, 0))),
         use_eagle=model == "look-ahead",
         key_lookahead_tokens=draw(st.sampled_from((0, 1))) if model != "look-ahead" else 0,
         free_queue=order,
