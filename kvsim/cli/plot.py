@@ -237,7 +237,7 @@ _KINDS: dict[str, _Kind] = {
     "routers": _Kind(_routers, "fleets: hits, hits lost to routing, TTFT, imbalance, a bar a run"),
     "layouts": _Kind(
         _layouts,
-        "TP against DP: hits, TTFT and TPOT, a bar a run; lines over a load with --x",
+        "TP against DP: hits, TTFT, TPOT; lines over a load with --x",
         ("--x",),
     ),
     "recovery": _Kind(_recovery, "fleets: hit rate over time as nodes are lost and come back"),

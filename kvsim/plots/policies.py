@@ -136,11 +136,11 @@ def _with_ceilings(ax: Axes, frame: pd.DataFrame) -> str:
     columns = [name for name in ("ceiling.infinite", "ceiling.optimum") if name in frame]
     if not columns or frame[columns].isna().all(axis=None):
         return ""
-    most = frame[columns].apply(pd.to_numeric, errors="coerce").min(axis=1)
-    for row, value in enumerate(most.to_numpy(dtype=float)):
+    most = np.fmin.reduce([floats(frame[column]) for column in columns])
+    for row, value in enumerate(most):
         if not np.isnan(value):
             ax.plot([value], [row], marker="|", markersize=20, color=INK, mew=2.2)
-    room(ax, most.to_numpy(dtype=float), 1.3)
+    room(ax, most, 1.3)
     return "Prompt tokens found (mark: the ceiling)"
 
 

@@ -23,7 +23,7 @@ def test_only_the_orders_prepend_what_they_say() -> None:
     assert {name: sorted(p.prepend_uncached) for name, p in FREE_QUEUE_POLICIES.items()} == {
         "append": [],
         "prepend-uncached-window": ["sliding_window"],
-        "prepend-uncached": ["full", "mamba", "sliding_window"],
+        "prepend-uncached": ["chunked_local", "full", "mamba", "sliding_window"],
     }
 
 

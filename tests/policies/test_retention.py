@@ -107,7 +107,9 @@ def test_mamba_keeps_the_state_at_a_boundary(
 
 
 def test_what_cannot_be_asked() -> None:
-    with pytest.raises(ValueError, match="'maamba' is none of full, sliding_window, mamba"):
+    with pytest.raises(
+        ValueError, match="'maamba' is none of full, sliding_window, chunked_local, mamba"
+    ):
         reachable_block_mask("maamba", 0, 1, 16, 16, 0)
     with pytest.raises(ValueError, match="needs its sliding_window"):
         reachable_block_mask("sliding_window", 0, 1, 16, 16, 0)

@@ -294,7 +294,8 @@ def test_one_problem(data: dict[str, Any], text: str) -> None:
         ),
         (
             {"groups": [{"kind": "full", "block_size": 16, "zzz": 1}]},
-            "model.groups.0.zzz: unknown key. Known: kind, block_size, sliding_window, eagle, "
+            "model.groups.0.zzz: unknown key. Known: kind, block_size, sliding_window, "
+            "attention_chunk_size, eagle, "
             "checkpoint_alignment, bytes_per_block.",
         ),
         (
@@ -760,7 +761,8 @@ def test_no_data_ends_in_anything_but_problems(draw: st.DataObject) -> None:
             {"kind": "mooncake", "blocks_per_chunk": 2},
             [
                 "offload.blocks_per_chunk: unknown key for kind mooncake. Known: kind, capacity, "
-                "link, link_efficiency, overlap_loads."
+                "high_watermark, eviction_ratio, lease, link, link_efficiency, fixed_s, "
+                "descriptor_s, overlap_loads."
             ],
         ),
     ],

@@ -220,8 +220,6 @@ class SlowScheduler:
             part.makes = job.num_computed >= job.num_tokens + job.num_placeholders
             part.num_preemptions = job.num_preemptions
         if self.depth > 1:
-            for job in self.running:
-                job.num_drafts = 0
             for part in step.parts:
                 if part.makes:
                     part.job.num_placeholders += 1 + part.num_drafts
@@ -246,9 +244,9 @@ class SlowScheduler:
             accepted = accept(job, part.num_drafts)
             made = min(1 + accepted, end - job.num_tokens)
             if not is_stale:
-                job.num_computed -= part.num_drafts - accepted
+                job.num_computed -= part.num_drafts + 1 - made
                 if job.num_placeholders:
-                    job.num_placeholders -= part.num_drafts - accepted + made
+                    job.num_placeholders -= 1 + part.num_drafts
                 if job.is_running:
                     sequence = self.cache.sequences[job.name]
                     sequence.num_computed = job.num_computed

@@ -194,8 +194,8 @@ def test_values_that_are_wrong_everywhere_are_refused_before_anything_runs() -> 
     scenario = made(sweep={"grid": {"cache.free_queue": ["append", "prepnd"]}})
     assert problems(lambda: expand_sweep(scenario)) == [
         "sweep.grid.cache.free_queue.1: unknown free_queue 'prepnd'. Known: profile, append, "
-        "prepend-uncached-window, prepend-uncached, lru, lfu, hit-first, tail-first, gdsf, "
-        "priority, ttl, pinned, 2q, sieve, s3-fifo, arc."
+        "prepend-uncached-window, prepend-uncached, lru, lfu, hit-first, earned, tail-first, "
+        "gdsf, priority, ttl, pinned, 2q, sieve, s3-fifo, arc."
     ]
 
 
