@@ -41,7 +41,7 @@ def test_advice_is_shown_and_kept(
     shown = kvsim(*arguments)
     assert shown.code == 0, shown.err
     assert "judged on 2 seeds" in shown.out.lower()
-    assert "Ceiling, on the device:" in shown.out
+    assert "Ceiling, on the device over the" in shown.out
     assert "settings were tried" in shown.out
     kept = json.loads((out / "advice.json").read_text())
     again = kvsim(*arguments, "--json")
