@@ -156,9 +156,8 @@ def details(advice: Advice) -> list[str]:
     infinite, optimum = (advice.ceiling.get(name) for name in ("infinite", "optimum"))
     if infinite is not None:
         bound = "" if optimum is None else f", {percent(optimum)} by the offline optimum at most"
-        lines.append(
-            f"Ceiling, on the device over the whole workload: {percent(infinite)} if nothing is evicted{bound}."
-        )
+        most = f"{percent(infinite)} if nothing is evicted{bound}"
+        lines.append(f"Ceiling, on the device over the whole workload: {most}.")
     if advice.sizes:
         told = [
             f"{name} {percent(rate)}"
