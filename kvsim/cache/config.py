@@ -40,7 +40,7 @@ class CacheConfig:
             block; None is the greatest common divisor of the groups' blocks.
         context_parallel: ranks that share each full-attention block, whose size here is of all.
         log_entries: what is entered in the index and removed is logged, up to so many entries
-            between two calls of `take_log`; 0 for no log.
+            between two readings (`Holders.read`); 0 for no log.
         shared_prefix_checkpoint: with EAGLE a state is kept at a junction inside a block as well.
 
     Raises:

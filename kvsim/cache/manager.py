@@ -19,17 +19,13 @@ from kvsim.cache.block_pool import (
     EVICTED_BY,
     FREE,
     FREE_CACHED,
-    LOG,
     LOG_LENGTH,
-    LOG_ROWS,
-    LOG_STAMPED,
     NUM_GROUPS_MAX,
     Ids,
     aligned_rows,
     find_block,
     forget_all,
     make_pool,
-    stamp,
 )
 from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content, Ints, block_key
@@ -485,7 +481,7 @@ class KVCache:
         self._followers.append(follower)
 
     def at(self, now_s: float) -> None:
-        """It is ``now_s``, for policies that go by time; the cache itself has no clock."""
+        """It is ``now_s``, for who follows and goes by time; the cache itself has no clock."""
         for follower in self._followers:
             follower.at(now_s)
 
@@ -561,10 +557,6 @@ class KVCache:
             (slot, group, block, units * unit)
             for slot, group, block, units in offers[:, _OFFERED].tolist()
         ]
-
-    def keeps_part(self, slots: Ints) -> bool:
-        """Whether a sequence in one of these slots is about to copy a state inside a block."""
-        return bool((self.core.states.rows["partial"][slots] >= 0).any())
 
     def copies(self) -> Ids:
         """Ends of the copies this step makes, sources and destinations in turn; int32.
@@ -791,28 +783,6 @@ class KVCache:
         """Ids of the cached blocks, rising; int32."""
         keys = self.core.pool.blocks["key"][: self.config.num_blocks]
         return np.flatnonzero(keys).astype(np.int32)
-
-    def stamp_log(self, time_ns: int) -> None:
-        """Say when what was logged since the last call becomes known."""
-        stamp(self.core.pool.totals, time_ns)
-
-    def take_log(self) -> Ints | None:
-        """What was entered and removed since the last call, oldest first.
-
-        Returns:
-            int64 [3, entries]: keys, what was done (`ENTERED` and so on), and when it became known
-            in ns. None where the log was too short: what was done then is lost.
-        """
-        totals = self.core.pool.totals
-        if len(totals) == LOG_LENGTH:
-            raise ValueError("this cache keeps no log")
-        size = (len(totals) - LOG) // LOG_ROWS
-        number = int(totals[LOG_LENGTH])
-        totals[LOG_LENGTH] = totals[LOG_STAMPED] = 0
-        if number > size:
-            return None
-        log: Ints = totals[LOG:].reshape(LOG_ROWS, size)[:, :number].copy()
-        return log
 
     def _note_beyond(self, hit: Hit | None) -> None:
         """By how much the hit in hand is exceeded by groups that are not cut back to it."""

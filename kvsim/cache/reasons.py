@@ -166,7 +166,7 @@ def _event_up_to(
 
 
 @njit_apart
-def _charge(pool: Pool, ledger: Ledger, reasons: Ints, group: int, event: int, num: int) -> None:
+def _charge(ledger: Ledger, reasons: Ints, group: int, event: int, num: int) -> None:
     """So many tokens are lost to an eviction."""
     if num == 0:
         return
@@ -248,18 +248,18 @@ def _charge_full(
             if place == _PRESENT:
                 first = found
                 _tell(pool, ledger, reasons, group, found)
-                _charge(pool, ledger, reasons, group, found, pending)
+                _charge(ledger, reasons, group, found, pending)
                 pending = 0
             place = found
         if place == _PRESENT:
             pending += tokens
         else:
-            _charge(pool, ledger, reasons, group, place, tokens)
+            _charge(ledger, reasons, group, place, tokens)
         position = end
     if place == _PRESENT:
         place = _UNKNOWN
         _tell(pool, ledger, reasons, group, place)
-    _charge(pool, ledger, reasons, group, place, pending + max(0, high - position))
+    _charge(ledger, reasons, group, place, pending + max(0, high - position))
     return first
 
 
@@ -301,7 +301,7 @@ def _charge_window(
         boundary -= alignment
     if place != _UNKNOWN:
         _tell(pool, ledger, reasons, group, place)
-        _charge(pool, ledger, reasons, group, place, high - low)
+        _charge(ledger, reasons, group, place, high - low)
     return place
 
 
@@ -321,15 +321,14 @@ def _hit_kept(
 
 
 @njit
-def _charge_not_kept(groups: Rows, ledger: Ledger, reasons: Ints, kept: int, best: int) -> None:
+def _charge_not_kept(
+    groups: Rows, ledger: Ledger, reasons: Ints, kept: int, best: int, has_states: bool
+) -> None:
     """Tokens from ``kept`` to ``best`` are lost to what was not kept; the cuts say in which group.
 
     In caches with groups of states what those lacked, and parts of blocks of attention that were
     not entered because nobody could have resumed there, count as no state.
     """
-    has_states = False
-    for group in groups:
-        has_states |= group.states != 0
     reasons[NOT_RETAINED] = best - kept
     cuts = ledger.cuts[CUTS_SIZE:]
     for i in range(cuts[0]):
@@ -418,7 +417,7 @@ def find_reasons(
         hit = _hit_kept(arrays, answer, uids, ends, ENTERED, computed)
         kept = max(found, min(best, hit))
         reasons[KEPT] = kept
-        _charge_not_kept(groups, ledger, reasons, kept, best)
+        _charge_not_kept(groups, ledger, reasons, kept, best, has_states)
     number_unit = rules.hash_block_size
     last_group, last_event = 0, _UNKNOWN
     for i in range(ledger.cuts[0]):
@@ -443,7 +442,7 @@ def find_reasons(
             )
             if event != _UNKNOWN:
                 _tell(pool, ledger, reasons, group, event)
-                _charge(pool, ledger, reasons, group, event, high - low)
+                _charge(ledger, reasons, group, event, high - low)
         elif row.sliding_window == 0 or row.chunked != 0:
             event = _charge_full(
                 pool,
@@ -463,6 +462,6 @@ def find_reasons(
                 pool, ledger, groups, group, uids, ends, low, high, computed, unit, reasons
             )
         if event == _UNKNOWN and row.is_full == 0 and row.chunked == 0:
-            _charge(pool, ledger, reasons, last_group, last_event, high - low)
+            _charge(ledger, reasons, last_group, last_event, high - low)
             continue
         last_group, last_event = group, event

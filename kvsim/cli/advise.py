@@ -100,8 +100,8 @@ def _tell(name: str, progress: Progress) -> None:
 
 def _show(advice: Advice, out_dir: Path, wide: bool) -> None:
     from kvsim.scenario.reading import as_yaml
+    from kvsim.scenario.validation import lay_over
     from kvsim.study.advice_field import AS_SET
-    from kvsim.study.advice_files import nested
 
     console = make_console()
 
@@ -111,7 +111,7 @@ def _show(advice: Advice, out_dir: Path, wide: bool) -> None:
     for line in headlines(advice):
         say(line, "bold")
     if advice.set_to != AS_SET:
-        say(as_yaml(nested(advice.keys)).rstrip())
+        say(as_yaml(lay_over({}, advice.keys)[0]).rstrip())
     if advice.gains:
         console.print()
         _print_gains(console, advice.gains, wide)

@@ -173,7 +173,7 @@ def progress_bars(names: Iterable[str]) -> Iterator[Callable[[str], Callable[[fl
                 if share < 0 and not compiling:
                     compiling = True
                     if progress.disable:
-                        sys.stderr.write("Compiling, once (15 to 30 s).\n")
+                        sys.stderr.write("Compiling, once (one to two minutes).\n")
                 text = f"{name} (compiling, once)" if share < 0 else name
                 progress.update(tasks[name], completed=max(0.0, share), description=text)
 

@@ -55,7 +55,7 @@ from kvsim.workload.request import Request
 
 
 class Scheduler(Admission):
-    """Chunked prompts, preemption, one step in flight or two; see `Admission`."""
+    """Chunked prompts, preemption, several steps in flight; see `Admission`."""
 
     def __init__(
         self,

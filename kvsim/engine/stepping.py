@@ -119,8 +119,7 @@ def make_batch(
         outcomes,
         np.zeros(METER_SIZE, dtype=np.int64),
         np.array(
-            [depth, max_num_batched_tokens, len(acceptance), draw_key, most_chunk, ahead]
-            + [stages if ahead else 0],
+            [depth, max_num_batched_tokens, len(acceptance), draw_key, most_chunk, ahead, stages],
             dtype=np.int64,
         ),
         np.zeros((2, max_num_seqs), dtype=np.int64),

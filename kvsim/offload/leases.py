@@ -16,15 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from kvsim.cache.content import Ints
 
-HIGH_WATERMARK = 0.9
-"""`eviction_high_watermark_ratio`; 0.95 in older releases."""
-EVICTION_RATIO = 0.05
-"""`eviction_ratio`."""
-LEASE_S = 10.0
-"""`default_kv_lease_ttl`; 5 s in older releases."""
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +27,17 @@ class LeaseRules:
 
     Attributes:
         now: the time in s.
-        high_watermark: share of the capacity above which a batch leaves, 0 to 1.
-        eviction_ratio: least share of the objects in a batch, 0 to 1.
-        lease_s: how long an object that was looked up or read stays in any case.
+        high_watermark: share of the capacity above which a batch leaves, 0 to 1:
+            `eviction_high_watermark_ratio`, by default 0.9, in older releases 0.95.
+        eviction_ratio: least share of the objects in a batch, 0 to 1; by default 0.05.
+        lease_s: how long an object that was looked up or read stays in any case:
+            `default_kv_lease_ttl`, by default 10 s, in older releases 5 s.
     """
 
     now: Callable[[], float]
-    high_watermark: float = HIGH_WATERMARK
-    eviction_ratio: float = EVICTION_RATIO
-    lease_s: float = LEASE_S
+    high_watermark: float
+    eviction_ratio: float
+    lease_s: float
 
 
 class Leases:

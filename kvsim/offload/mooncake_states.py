@@ -23,7 +23,7 @@ from kvsim.cache.spec import FULL, MAMBA
 from kvsim.cache.state_tables import resumable
 from kvsim.offload.mooncake import MooncakeConnector
 from kvsim.offload.mooncake_store import MooncakeStore
-from kvsim.offload.state_chunks import by_request
+from kvsim.offload.state_chunks import by_request, check_keeps_states
 from kvsim.offload.transfers import Transfers
 
 
@@ -43,8 +43,7 @@ def store_connector(cache: KVCache, store: MooncakeStore) -> MooncakeConnector:
     """
     if not cache.has_states:
         return MooncakeConnector(cache, store)
-    if any(group.one_state for group in cache.config.groups):
-        raise ValueError("states are kept one a request (mode none): there is none to store")
+    check_keeps_states(cache.config)
     return MooncakeStateConnector(cache, store)
 
 
@@ -60,7 +59,6 @@ class MooncakeStateConnector(MooncakeConnector):
         """
         super().__init__(cache, store)
         cache.offer_states()
-        self._states = [g for g, group in enumerate(self._groups) if group.kind == MAMBA]
         self._unit = cache.config.hash_block_tokens
         self._ends_inside = cache.config.hits_end_inside_blocks
         if self._ends_inside:
@@ -175,8 +173,8 @@ class MooncakeStateConnector(MooncakeConnector):
         ]
         held = [put.block for put in puts]
         if end:
-            for number in range(len(self._groups)):
-                if number not in self._states:
+            for number, group in enumerate(self._groups):
+                if group.kind != MAMBA:
                     table = self._cache.block_table(sequence, number)
                     held += table[table != 0].tolist()
         # A block that is named twice is held once.

@@ -18,7 +18,8 @@ class PendingJob:
     Attributes:
         job: as it was handed out.
         request: whose it is.
-        fenced: blocks of window groups it copies from: they may be handed out at any time.
+        fenced: blocks of window groups, states and ends of prompts it copies from: they may be
+            handed out at any time.
         fenced_later: other blocks it copies from: they may be once the request is finished.
     """
 

@@ -31,14 +31,22 @@ class StateRules:
         groups: the groups of states.
         chunk_tokens: a hit is a multiple of it; 0 without such groups.
         tail_unit: tokens of which the end of a prompt that is stored is a multiple; 0 where only
-            whole chunks are stored.
-        block_tokens: tokens of a block of every group, where ends of prompts are stored.
+            whole chunks are stored. Chunks are blocks where it is not.
     """
 
     groups: frozenset[int]
     chunk_tokens: int
     tail_unit: int
-    block_tokens: int
+
+
+def check_keeps_states(config: CacheConfig) -> None:
+    """Refuse a cache that keeps no states to be stored.
+
+    Raises:
+        ValueError: it keeps none.
+    """
+    if any(group.one_state for group in config.groups):
+        raise ValueError("states are kept one a request (mode none): there is none to store")
 
 
 def state_rules(config: CacheConfig, blocks_per_chunk: int, dcp_world_size: int) -> StateRules:
@@ -50,9 +58,8 @@ def state_rules(config: CacheConfig, blocks_per_chunk: int, dcp_world_size: int)
     """
     groups = frozenset(i for i, group in enumerate(config.groups) if group.kind == MAMBA)
     if not groups:
-        return StateRules(groups, 0, 0, 0)
-    if any(config.groups[g].one_state for g in groups):
-        raise ValueError("states are kept one a request (mode none): there is none to store")
+        return StateRules(groups, 0, 0)
+    check_keeps_states(config)
     sizes = {config.groups[g].block_size for g in groups}
     if len(sizes) > 1:
         raise ValueError(f"groups of states have different blocks ({sorted(sizes)})")
@@ -65,7 +72,7 @@ def state_rules(config: CacheConfig, blocks_per_chunk: int, dcp_world_size: int)
         and all(group.kind in (FULL, MAMBA) for group in config.groups)
     )
     unit = config.hash_block_tokens if has_tails else 0
-    return StateRules(groups, block * blocks_per_chunk, unit, block if has_tails else 0)
+    return StateRules(groups, block * blocks_per_chunk, unit)
 
 
 def by_request(
@@ -176,7 +183,7 @@ def longest_tail(
     """
     unit = rules.tail_unit
     pending = False
-    for end in range(min(most, start + rules.block_tokens - 1) // unit * unit, start, -unit):
+    for end in range(min(most, start + rules.chunk_tokens - 1) // unit * unit, start, -unit):
         keys = [tail_key(content, end, group, unit) for group in range(num_groups)]
         complete = True
         waits = False

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kvsim.report.markup import safe
-from kvsim.results.tables import NO_FIGURE, percent, seconds
+from kvsim.results.tables import NO_FIGURE, exists, percent, seconds
 from kvsim.study.fleet_findings import has_fleets
 from kvsim.study.fleets import event_words, fleet_events, is_fleet
 from kvsim.study.runs import Runs, mean_rows
@@ -92,7 +92,7 @@ def fleet_section(runs: Runs) -> str:
     body = []
     for row in means.to_dict("records"):
         cells = [str(row["label"]), str(row["layout"]), str(row["router"] or NO_FIGURE)]
-        cells += [NO_FIGURE if _none(row[c]) else text(row[c]) for _, c, text in shown]
+        cells += [text(row[c]) if exists(row[c]) else NO_FIGURE for _, c, text in shown]
         body.append(f"<tr>{''.join(f'<td>{safe(cell)}</td>' for cell in cells)}</tr>")
     return (
         '<div class="wide"><table class="numbers"><thead><tr>'
@@ -100,10 +100,6 @@ def fleet_section(runs: Runs) -> str:
         "<p>Misrouted: prompt tokens that another replica had cached when the request was routed, "
         "beyond what the chosen one had. Copies: cached tokens that another replica holds too.</p>"
     )
-
-
-def _none(value: Any) -> bool:
-    return value is None or value != value
 
 
 def fleet_plots(runs: Runs, best: str | None) -> Iterator[Drawn]:
@@ -127,13 +123,13 @@ def fleet_plots(runs: Runs, best: str | None) -> Iterator[Drawn]:
             4,
         )
     fleets = {label: result for label, result in runs.results.items() if is_fleet(result)}
-    if any(fleet_events(result.scenario) for result in fleets.values()):
+    eventful = [label for label, one in fleets.items() if fleet_events(one.scenario)]
+    if eventful:
         yield (
             lambda ax: plots.recovery(fleets, ax=ax),
             "Recovery: hit rate of the fleet where nodes come and go.",
             1,
         )
-    eventful = [label for label, one in fleets.items() if fleet_events(one.scenario)]
     chosen = [best] if best in fleets else []
     for label in dict.fromkeys([*(eventful or list(fleets))[:1], *chosen]):
         yield (

@@ -2,7 +2,7 @@
 
 One small file each, found by name, by `module:Class` or by `path.py:Class`; and the ways vLLM and
 others keep and publish what they decide from. Driven by calls: no clock and no event loop.
-May come in: the ground alone.
+May come in: policies, by whose rules routers are found, and the ground.
 """
 
 from __future__ import annotations

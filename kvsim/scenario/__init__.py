@@ -3,7 +3,7 @@
 Plain data; `Scenario.from_data` is the door that checks everything at once, and `reading` reads
 files through it. What a field is for stands in its description, and for users in
 ``scenarios/reference.yaml``.
-May come in: capacity, times, the catalog, policies and the ground.
+May come in: capacity, times, the catalog, policies, routing and the ground.
 """
 
 from kvsim.scenario.fleet import Fleet, FleetEvent

@@ -74,7 +74,7 @@ def _events(scenario: ScenarioKeys, fleet: Fleet) -> Iterator[Problem]:
         elif node not in there:
             shown = ", ".join(str(one) for one in sorted(there)[:8]) or "none"
             more = ", ..." if len(there) > 8 else ""
-            text = f"{node} is no node that is there at {at:g} s. There are {shown}{more}."
+            text = f"{node} is no node that is there at {at:g} s. Nodes there: {shown}{more}."
             yield Problem(place, text, about)
         else:
             there.remove(node)

@@ -40,11 +40,11 @@ def _pipeline(scenario: ScenarioKeys, remedy: str) -> Iterator[Problem]:
         "node.data_parallel": node.data_parallel > 1,
         "fleet": scenario.fleet is not None,
         "engine.speculative": scenario.engine.speculative is not None,
-        "step_time.kind": scenario.step_time.kind == "table",
+        "step_time.kind: table": scenario.step_time.kind == "table",
     }
     for other in (other for other, is_there in beside.items() if is_there):
         text = f"{node.pipeline_parallel} stages beside {other} are not simulated yet. Leave one of"
-        yield Problem(place, f"{text} them out. {remedy}", (other,))
+        yield Problem(place, f"{text} them out. {remedy}", (other.partition(":")[0],))
     if scenario.engine.profile != _PIPELINE_PROFILE:
         text = f"{scenario.engine.profile} is not known to run a pipeline. Use"
         yield Problem("engine.profile", f"{text} {_PIPELINE_PROFILE}.", (place,))

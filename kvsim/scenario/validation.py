@@ -78,7 +78,7 @@ def sections(section: type[Section], place: str = "") -> Iterator[tuple[str, typ
     """Every class of sections in a tree, with its place; alternatives come under the same place."""
     yield place, section
     for key, field_info in section.model_fields.items():
-        for part in _sections_in(field_info.annotation):
+        for part in sections_in(field_info.annotation):
             yield from sections(part, f"{place}.{key}" if place else key)
 
 
@@ -232,10 +232,11 @@ def _put(data: Any, steps: tuple[str, ...], value: Any) -> None:
             data[last] = value
 
 
-def _sections_in(annotation: Any) -> list[type[Section]]:
+def sections_in(annotation: Any) -> list[type[Section]]:
+    """The sections that a field may hold."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [annotation]
-    return [part for inner in get_args(annotation) for part in _sections_in(inner)]
+    return [part for inner in get_args(annotation) for part in sections_in(inner)]
 
 
 def _steps(error: Mapping[str, Any], data: Any) -> tuple[str, ...]:

@@ -34,6 +34,8 @@ from kvsim.study.advice_gains import Gain, found_rate, gain_of
 from kvsim.study.ceilings import ceilings
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from kvsim.results.store import RunResult
     from kvsim.study.sweeps import Progress
 
@@ -51,7 +53,8 @@ class Tried:
     """What came of a setting in a round.
 
     Attributes:
-        round: ``stretch 1/4``, ``stretch 1/2`` or ``whole``.
+        round: its directory: ``as-set``, ``stretch 1/4``, ``stretch 1/2``, ``whole``, ``sizes``; a
+            stretch ``alone`` or ``single`` where one runs twice, ``all 1``, ``all 2`` of a script.
         label: the setting.
         found_rate: share of prompt tokens found on the device or in its tier; None where it failed.
         gain: that less the same of what is set.
@@ -208,9 +211,9 @@ def advise(
     gains = {
         label: gain_of(label, by_seed, runs[AS_SET], known)
         for label, by_seed in runs.items()
-        if label != AS_SET
+        if label != AS_SET and by_seed.keys() & runs[AS_SET].keys()
     }
-    return _advice(scenario, base, candidates, runs, gains, rounds, drawn, known is not None)
+    return _advice(scenario, base, candidates, runs, gains, rounds, drawn, known)
 
 
 def _stretches(scenario: Scenario, base: RunResult, rounds: _Rounds) -> list[tuple[str, Scenario]]:
@@ -289,26 +292,29 @@ def _advice(
     gains: Mapping[str, Gain],
     rounds: _Rounds,
     drawn: bool,
-    held_out: bool,
+    known: pd.DataFrame | None,
 ) -> Advice:
     """Choose among what ran on the whole, by gains that are beyond their noise."""
+
+    def beats(label: str, other: str) -> bool:
+        ours, theirs = runs[label], runs[other]
+        if not ours.keys() & theirs.keys():
+            return False
+        return gain_of(label, ours, theirs, known).is_better
+
     better = [one for one in gains.values() if one.is_better]
     best = max(better, key=lambda one: one.gain, default=None)
     ties: list[str] = []
     if best is not None:
-        ties = [
-            label
-            for label in gains
-            if label != best.label
-            and not gain_of(best.label, runs[best.label], runs[label], None).is_better
-        ]
+        ties = [label for label in gains if label != best.label and not beats(best.label, label)]
         own = [
             gains[label] for label in ties if candidates[label].is_engine and gains[label].is_better
         ]
         if own and not candidates[best.label].is_engine:
             # What an engine has as it is, before what it would have to be given.
-            ties = [best.label, *(label for label in ties if label != own[0].label)]
-            best = own[0]
+            most = max(own, key=lambda one: one.gain)
+            ties = [best.label, *(label for label in ties if label != most.label)]
+            best = most
     label = AS_SET if best is None else best.label
     if best is None:
         ties = [one.label for one in gains.values() if not one.is_worse]
@@ -324,7 +330,7 @@ def _advice(
         other = {name: found_rate(list(of.values())) for name, of in by_size.items()}
     if drawn:
         words = f"{len(runs[AS_SET])} seeds that nothing was chosen on"
-    elif held_out:
+    elif known is not None:
         words = f"the {order[0].num_requests if order else 0:,} requests behind the stretches"
     else:
         words = "the same requests that it was chosen on"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvsim.errors import Problems
@@ -50,11 +50,11 @@ def as_set(scenario: Scenario) -> Candidate:
 def single_changes(scenario: Scenario) -> list[Candidate]:
     """Every order, every retention and every setting of a tier that changes one thing."""
     found = [
-        Candidate(name, {"cache.free_queue": name}, {ORDER: name}, True)
+        Candidate(name, {"cache.free_queue": name}, {ORDER: name})
         for name in ENGINE_NAMES[FREE_QUEUE]
     ]
     found += [
-        Candidate(name, {"cache.free_queue": name}, {ORDER: name}, False)
+        Candidate(name, {"cache.free_queue": name}, {ORDER: name})
         for name in TABLE[FREE_QUEUE]
         if name not in _NEEDS_TELLING
     ]
@@ -66,7 +66,7 @@ def single_changes(scenario: Scenario) -> list[Candidate]:
 
 def combinations(scenario: Scenario, parts: Mapping[str, Iterable[Candidate]]) -> list[Candidate]:
     """Each of one part with each of the others, and each alone."""
-    found: list[Candidate] = [Candidate("", {}, {}, as_set(scenario).is_engine)]
+    found: list[Candidate] = [Candidate("", {}, {})]
     for candidates in parts.values():
         found = [*found, *(_both(one, other) for one in found for other in candidates)]
     return list(_possible(scenario, found[1:]))
@@ -151,7 +151,6 @@ def _retentions(scenario: Scenario) -> list[Candidate]:
             name,
             {"cache.retention": name, "cache.retention_interval": "profile"},
             {KEEP: name},
-            False,
         )
         for name in TABLE[RETENTION]
         if name not in same
@@ -181,7 +180,6 @@ def _both(one: Candidate, other: Candidate) -> Candidate:
         f"{one.label}+{other.label}",
         {**one.keys, **other.keys},
         {**one.parts, **other.parts},
-        one.is_engine and other.is_engine,
     )
 
 
@@ -195,7 +193,7 @@ def _possible(scenario: Scenario, candidates: Iterable[Candidate]) -> Iterable[C
         except Problems:
             continue
         if not list(not_simulated(made)):
-            yield one
+            yield replace(one, is_engine=as_set(made).is_engine)
 
 
 def _is_set(scenario: Scenario, candidate: Candidate) -> bool:

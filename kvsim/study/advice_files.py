@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kvsim.errors import Problems
+from kvsim.scenario.validation import lay_over
 from kvsim.scenario.writing import write_text
 from kvsim.study.advice import Advice
 
@@ -23,7 +23,7 @@ def advice_json(advice: Advice) -> dict[str, Any]:
     return {
         "scenario": advice.scenario.name,
         "set_to": advice.set_to,
-        "set": nested(advice.keys),
+        "set": lay_over({}, advice.keys)[0],
         "judged_on": advice.judged_on,
         "gains": [one.as_json() for one in advice.gains],
         "ties": list(advice.ties),
@@ -44,18 +44,6 @@ def advice_json(advice: Advice) -> dict[str, Any]:
     }
 
 
-def nested(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys as sections within sections."""
-    made: dict[str, Any] = {}
-    for key, value in keys.items():
-        *sections, last = key.split(".")
-        at = made
-        for section in sections:
-            at = at.setdefault(section, {})
-        at[last] = value
-    return made
-
-
 def working_directory(out_dir: Path) -> Path:
     """Where the runs of an advice are until it is done; what an earlier one left is taken over.
 
@@ -63,15 +51,14 @@ def working_directory(out_dir: Path) -> Path:
         Problems: `out_dir` holds something else than an advice.
     """
     work = out_dir.parent / f".{out_dir.name}.unfinished"
-    if out_dir.exists():
-        if not (out_dir / ADVICE_FILE).is_file():
-            problem = "out: is there, and is no advice. Give another --out."
-            raise Problems(str(out_dir), [problem])
-        if not work.exists():
+    if out_dir.exists() and not (out_dir / ADVICE_FILE).is_file():
+        problem = "out: is there, and is no advice. Give another --out."
+        raise Problems(str(out_dir), [problem])
+    try:
+        if out_dir.exists() and not work.exists():
             new = work.with_name(f"{work.name}-{secrets.token_hex(4)}")
             shutil.copytree(out_dir, new)
             new.rename(work)
-    try:
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         problem = f"out: cannot be written to: {error.strerror}. Give another --out."
@@ -89,12 +76,17 @@ def publish(advice: Advice, work: Path, out_dir: Path) -> None:
 
     try:
         text = json.dumps(advice_json(advice), indent=2, allow_nan=False)
-        write_text(work / SETTING_FILE, as_yaml(nested(advice.keys)))
+        write_text(work / SETTING_FILE, as_yaml(lay_over({}, advice.keys)[0]))
         write_text(work / ADVICE_FILE, text + "\n")
         old = out_dir.with_name(f".{out_dir.name}.old-{secrets.token_hex(4)}")
         if out_dir.exists():
             out_dir.rename(old)
-        work.rename(out_dir)
+        try:
+            work.rename(out_dir)
+        except OSError:
+            if old.exists():
+                old.rename(out_dir)
+            raise
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         problem = f"out: cannot be written: {error.strerror}. Give another --out."

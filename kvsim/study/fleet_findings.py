@@ -115,7 +115,7 @@ def _best_by(runs: Runs, column: str, words: str, shown: Any, *, more: bool) -> 
         key=lambda label: means[label],
         reverse=more,
     )
-    what = "Most" if more and words.startswith("prompt") else f"{'Highest' if more else 'Shortest'}"
+    what = "Most" if more else "Shortest"
     tied = " (a tie, within the noise)" if len(best) > 1 else ""
     known = "" if ranking.noise_known else " The noise of this is not known."
     return [

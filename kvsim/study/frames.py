@@ -37,15 +37,20 @@ LINK_COLUMN = "link_bytes_per_s"
 one."""
 FLEET_COLUMNS = ("router", "layout")
 """Columns: who chose the replica, empty where there is one; and how GPUs share the model."""
-_LAYOUT_KEYS = ("gpus", "tensor_parallel", "pipeline_parallel", "data_parallel", "expert_parallel")
+_LAYOUT_KEYS = (
+    "gpus",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "data_parallel",
+    "expert_parallel",
+    "decode_context_parallel",
+)
 
 
 def is_fleet_key(key: str) -> bool:
     """Whether a dotted key says how GPUs and nodes are put together, or who is sent where."""
     section, _, last = key.partition(".")
-    return section == "fleet" or (
-        section == "node" and last in (*_LAYOUT_KEYS, "decode_context_parallel")
-    )
+    return section == "fleet" or (section == "node" and last in _LAYOUT_KEYS)
 
 
 def router_name(scenario: Scenario) -> str:

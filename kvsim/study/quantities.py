@@ -14,7 +14,7 @@ from kvsim.errors import KvsimError, show, unknown_name
 from kvsim.scenario import CpuOffload, Scenario, ScriptWorkload, SyntheticWorkload, TraceWorkload
 from kvsim.scenario.draws import START_FORMS, Draw, parse_starts
 from kvsim.scenario.offload import DiskTier, MooncakeOffload, OwnLink, link_spec
-from kvsim.scenario.validation import Section
+from kvsim.scenario.validation import Section, sections_in
 from kvsim.study.fleet_quantities import (
     NODES,
     NODES_MAX,
@@ -188,6 +188,10 @@ def _section_of(scenario: Scenario, key: str) -> tuple[Section, str]:
         else:
             section = ""
         if section is None:
+            inner = sections_in(type(above).model_fields[step].annotation)
+            known = [f"{place}.{name}" for one in inner for name in one.model_fields]
+            if ".".join([*path, last][: depth + 2]) not in known:
+                raise KvsimError(f"quantity: {unknown_name('key', key, known)}")
             raise KvsimError(
                 f"quantity: {key}: {place} is null in this scenario. Write it out, or leave out "
                 "variants without it (--only)."

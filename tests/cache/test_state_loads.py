@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kvsim.cache.config import CacheConfig
-from kvsim.cache.content import Content
-from kvsim.cache.manager import KVCache, Sequence
+from kvsim.cache.manager import KVCache
 from kvsim.cache.spec import GroupSpec
+from tests.cache.test_loads import sequence
 
 STATES = GroupSpec("mamba", 16, checkpoint_alignment=1)
 GROUPS = (STATES, STATES, GroupSpec("full", 16))
@@ -26,11 +26,6 @@ def cache_of(num_blocks: int, groups: tuple[GroupSpec, ...] = GROUPS, unit: int 
     cache.offer_states()
     cache.begin_step()
     return cache
-
-
-def sequence(*spans: tuple[int, int]) -> Sequence:
-    content = Content.from_spans(list(spans))
-    return Sequence(content, content.num_tokens)
 
 
 def test_a_load_takes_one_block_for_a_group_of_states() -> None:

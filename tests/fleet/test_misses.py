@@ -11,7 +11,7 @@ from kvsim.metrics.misses import EVICTIONS, MISS_REASONS, column_of
 from kvsim.metrics.summary import summarize
 from kvsim.scenario import Scenario
 from tests.fleet.small import frame_of, scenario
-from tests.fleet.test_handoff import KINDS, split
+from tests.fleet.test_handoff import GROUPS, KINDS, split
 
 REASONS = {"output": {"reasons": True}}
 
@@ -68,7 +68,12 @@ def test_a_prompt_that_is_handed_over_is_missed_once(kind: str, rules: dict[str,
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lost_lease_counts_no_token_twice(kind: str) -> None:
+    """The decode pool holds one request: the second waits for it longer than its lease."""
     requests = [{"prompt": [[f"p{n}", 160]], "output": 60, "at_s": 0.1 * n} for n in range(2)]
-    pools = {"prefill": {}, "decode": {"node": {"num_blocks": 24}}}
+    pools = {"prefill": {}, "decode": {"node": {"num_blocks": 18}}}
     transfer = {"kind": kind, "lease": 0.3}
-    summary_of(split(requests, pools=pools, transfer=transfer, **REASONS))
+    if kind == "nixl-pull":
+        transfer["renew_every"] = None
+    made = split(requests, model={"groups": GROUPS[:1]}, pools=pools, transfer=transfer, **REASONS)
+    summary_of(made)
+    assert frame_of(simulate_fleet(made))["lease_lost"].sum() == 1

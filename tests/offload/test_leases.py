@@ -14,7 +14,7 @@ class Clock:
 
 
 def leased(num_units: int, clock: Clock) -> MooncakeStore:
-    return MooncakeStore(num_units, LeaseRules(lambda: clock.now_s))
+    return MooncakeStore(num_units, LeaseRules(lambda: clock.now_s, 0.9, 0.05, 10.0))
 
 
 def put(store: MooncakeStore, *numbers: int) -> int:

@@ -1,4 +1,4 @@
-"""What is taken from each run, and the tables of `results/validation.md` that show it."""
+"""What is taken from each run."""
 
 from __future__ import annotations
 

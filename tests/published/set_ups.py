@@ -122,7 +122,8 @@ def prefix_repetition(
 def agents(scale: int, sessions_each: int = 75, turns: int = 30) -> Scenario:
     """vLLM, 2026-05-06: sessions of 30 turns, 20K common and 10K own tokens, + 2,048, answers 900.
 
-    A prefill node of 4 GB200 for every 12 GPUs, round robin, one store for all.
+    A prefill node of 4 GB200 for every 12 GPUs, round robin, one store for all. Thinking times are
+    drawn: with equal ones the sessions stay in step, and round robin brings each to its own node.
     """
     return scenario(
         "mooncake-agents",
@@ -144,7 +145,7 @@ def agents(scale: int, sessions_each: int = 75, turns: int = 30) -> Scenario:
                     "first_tokens": 10_000,
                     "user_tokens": 2048,
                     "output_tokens": 900,
-                    "think_s": 1,
+                    "think_s": "exponential(mean_s=1)",
                 }
             ],
         },

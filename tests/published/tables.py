@@ -38,7 +38,7 @@ REPEATED_SAYS = (
     "events, which are blind to what is being computed. Round robin's rate is near with the",
     "benchmark's own lengths; **the cache-aware ones are not held**. Without eviction 2 of 3",
     "requests find their prefix on one worker, and 0.89 of 3 by chance on three: a ratio of 0.44",
-    "whatever the lengths. The published 0.66 is higher, so the cache-aware runs there lost a",
+    "whatever the lengths. The published 0.66 is higher: the cache-aware runs there lost about a",
     "third or more of what they could find. Why cannot be told: neither the pool nor the lengths",
     "are published, and its engine, TokenSpeed, is not modelled. Round robin at 11.6 a second",
     "with a median TTFT of 0.14 s and a p99 of 105 s looks like one stuck worker of three; here",

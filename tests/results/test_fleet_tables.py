@@ -67,5 +67,11 @@ def test_pools_are_named_and_their_imbalance_is_each_their_own() -> None:
 
 
 def test_events_of_caches_come_late() -> None:
+    late = routed("dynamo-kv").summary["fleet"]
+    assert late["events_after_s"] == 0.005
+    assert "routers learn 5.00 ms later what caches hold" in list(fleet_lines(late))
     assert routed("random").summary["fleet"]["events_after_s"] is None
+
+
+def test_what_there_is_none_of_is_null() -> None:
     assert all(row["bytes_handed_over"] is None for row in fleets()["lost"]["replicas"])

@@ -50,11 +50,11 @@ def test_a_fleet_is_read_and_written_again() -> None:
         ({"balancing": "inside"}, "fleet.balancing: unknown balancing 'inside'. Known: internal, "),
         (
             {"nodes": 2, "events": [{"at": 5, "lose": 2}]},
-            "fleet.events.0.lose: 2 is no node that is there at 5 s. There are 0, 1.",
+            "fleet.events.0.lose: 2 is no node that is there at 5 s. Nodes there: 0, 1.",
         ),
         (
             {"nodes": 2, "events": [{"at": 9, "lose": 1}, {"at": 5, "drain": 1}]},
-            "fleet.events.0.lose: 1 is no node that is there at 9 s. There are 0.",
+            "fleet.events.0.lose: 1 is no node that is there at 9 s. Nodes there: 0.",
         ),
         (
             {"nodes": 2, "events": [{"at": 5, "add": 1}]},

@@ -13,10 +13,11 @@ import pytest
 from kvsim.errors import KvsimError
 from kvsim.policies import table
 from kvsim.scenario import Scenario
+from kvsim.scenario.validation import lay_over
 from kvsim.study import advice_field
 from kvsim.study.advice import advise
 from kvsim.study.advice_field import combinations, single_changes, stretch
-from kvsim.study.advice_files import advice_json, nested, publish, working_directory
+from kvsim.study.advice_files import advice_json, publish, working_directory
 from kvsim.study.advice_gains import classes_of, gain_of
 
 GROUPS = [
@@ -231,7 +232,7 @@ def test_other_directories_are_left_alone(tmp_path: Path) -> None:
 
 def test_keys_as_sections() -> None:
     keys = {"cache.free_queue": "lru", "cache.retention": None, "offload.eviction": "arc"}
-    assert nested(keys) == {
+    assert lay_over({}, keys)[0] == {
         "cache": {"free_queue": "lru", "retention": None},
         "offload": {"eviction": "arc"},
     }
