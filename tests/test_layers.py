@@ -24,9 +24,9 @@ FLOORS = [
     ("offload", "workload", "metrics"),
     ("scenario", "capacity", "times"),
     ("cache", "catalog", "planning", "policies", "routing"),
-    ("errors", "units", "jit"),
+    ("errors", "units", "jit", "bundles"),
 ]
-TOP = {"__init__", "api", "errors", "units", "jit"}
+TOP = {"__init__", "api", "bundles", "errors", "units", "jit"}
 """Modules that stand beside the rooms."""
 LONGEST_LINES = 450
 LIBRARIES = {

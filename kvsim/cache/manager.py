@@ -269,9 +269,9 @@ class KVCache:
         content = sequence.content
         find = hybrid_hit if self._has_states else longest_hit
         find(self.arrays, content.uids, content.ends)
-        hit, junction, *reach = self.core.answer.tolist()
-        sequence.junction = junction
-        return Hit(hit, junction, tuple(reach[: self._num_specs]))
+        hit = self.make_hit(self.core.answer.tolist())
+        sequence.junction = hit.junction
+        return hit
 
     def allocate(
         self,
@@ -475,6 +475,26 @@ class KVCache:
         for follower in self._followers if done else ():
             follower.reset()
         return done
+
+    def make_hit(self, answer: list[int]) -> Hit:
+        """What a lookup found, from what it wrote to ``core.answer``."""
+        hit, junction, *reach = answer
+        return Hit(hit, junction, tuple(reach[: self._num_specs]))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it goes by the engine's own rules, by every hit cut alike, and nobody follows."""
+        return not (self._has_states or self._uncut or self._policies or self._followers)
+
+    def hold_slot(self, content: Content) -> int:
+        """A slot for a sequence that compiled code may seat, with room for its spans."""
+        held = Sequence(content, content.num_tokens)
+        self._seat(held)
+        return held.slot
+
+    def let_go_of_slot(self, slot: int) -> None:
+        """A slot that holds no blocks is free again."""
+        self._idle_slots.append(slot)
 
     def follow(self, follower: Follower) -> None:
         """Tell somebody of the time and of resets from now on."""
@@ -817,7 +837,7 @@ class KVCache:
         return False
 
     def _unseat(self, sequence: Sequence) -> None:
-        self._idle_slots.append(sequence.slot)
+        self.let_go_of_slot(sequence.slot)
         sequence.slot = -1
 
     def _add_slots(self) -> None:

@@ -11,7 +11,7 @@ from kvsim.cache.misses import MissLedger
 from kvsim.cache.reasons import AWAITED, LOST_WITH_HOLDER, NOT_COMPUTED
 from kvsim.cache.spec import MAMBA
 from kvsim.engine.jobs import Counters, Job, Load, SchedulerConfig, StepPlan
-from kvsim.engine.stepping import BUDGET, make_batch
+from kvsim.engine.stepping import BUDGET, batch_for
 from kvsim.engine.waiting import WaitingQueue
 from kvsim.offload.transfers import Connector
 from kvsim.policies.profiles import PROFILES
@@ -50,16 +50,7 @@ class Admission:
         self._num_ran = 0  # who ran before anybody was admitted in this step
         self.misses = misses
         self._profile = PROFILES[cache.config.profile]
-        self._batch = make_batch(
-            config.max_num_seqs,
-            depth=config.depth,
-            ahead=config.asynchronous,
-            stages=config.stages,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            acceptance=config.acceptance,
-            draw_key=config.draw_key,
-            most_chunk=config.most_chunk,
-        )
+        self._batch = batch_for(config)
 
     def _admit(self, plan: StepPlan, threshold: int, defer_prefills: bool) -> Job | None:
         """Let requests begin to run or to load, as long as there is room.

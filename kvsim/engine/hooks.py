@@ -60,5 +60,5 @@ class Step:
 
 IN_FLIGHT = Step()
 """One without transfers."""
-IDLE = Step(computes=False)
+NOTHING = Step(computes=False)
 """One that computes nothing, and takes its place in a pipeline's queue all the same."""

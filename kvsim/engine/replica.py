@@ -16,7 +16,8 @@ from kvsim.cache.manager import Hit, KVCache
 from kvsim.cache.reasons import ELSEWHERE, LOST_BY_GROUP, NEVER_SEEN, SHARED_WITH, TAKER
 from kvsim.engine.carrying import Carrier
 from kvsim.engine.clock import Clock
-from kvsim.engine.hooks import IDLE, IN_FLIGHT, Step, Ticket, Watcher
+from kvsim.engine.driving import BETWEEN, ENDED, ENDING, IDLE, LOOK, MEANWHILE, PLAN, STEP
+from kvsim.engine.hooks import IN_FLIGHT, NOTHING, Step, Ticket, Watcher
 from kvsim.engine.jobs import Job, StepPlan
 from kvsim.engine.pipeline import Pipeline
 from kvsim.engine.reasons import too_large, why_never, why_no_longer
@@ -29,6 +30,10 @@ from kvsim.workload.request import Request
 
 class Observer(Protocol):
     """Who looks at a replica in whole."""
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether it has to hear of every step, and before each."""
 
     def before_step(self, replica: Replica) -> None:
         """A step is about to be planned; whoever has arrived is known."""
@@ -238,7 +243,11 @@ class Replica:
         A step begins when the one ahead of it has ended, and that is when the next one is planned.
         """
         clock, scheduler, steps = self._clock, self.scheduler, self._steps
+        drives = self._drives
         while True:
+            if drives and scheduler.can_drive:
+                yield from self._drive()
+                self._follow_run()
             self._report_transfers()
             self.cache.at(clock.now)
             if not scheduler.has_work and not steps:
@@ -288,6 +297,66 @@ class Replica:
             if steps:
                 yield from self._run_oldest(num_calls)
 
+    @property
+    def _drives(self) -> bool:
+        """Whether steps can be taken without telling anybody of each."""
+        if self._one_by_one or self._pace is not None:
+            return False
+        return self._observer is None or not self._observer.counts_steps
+
+    def _drive(self) -> Generator[simpy.Event, None, None]:
+        """Let compiled code take steps, until there is nothing to do or a step has to be planned.
+
+        Alone it runs to the next event; of several, a replica lets time pass first: somebody may
+        come whom it does not know of.
+        """
+        clock, scheduler, observer = self._clock, self.scheduler, self._observer
+        alone = self.number is None
+        begins, begun_s, until_s = BETWEEN, clock.now, clock.now
+        while begins != BETWEEN or scheduler.can_drive:
+            if begins == BETWEEN:
+                begun_s = clock.now
+                if alone:
+                    until_s = min(clock.peek(), max(self._next_entry_s, begun_s))
+            driven = scheduler.drive(
+                self._step_time, begun_s, until_s, self._next_entry_s, begins, alone=alone
+            )
+            self.busy_s += driven.busy_s
+            for job, hit, at_s in driven.started:
+                self._note_admission(job, hit, at_s)
+            time_s, why = driven.time_s, driven.why
+            if why in (PLAN, IDLE):
+                return
+            if why == LOOK or (why == ENDED and time_s < clock.now):
+                if observer is not None:  # what has filled up on the way
+                    observer.after_step(self)
+                begins, begun_s = (BETWEEN if why == LOOK else begins), time_s
+            elif why == ENDED:
+                if time_s > clock.now:
+                    yield clock.at(time_s)
+                if self._end(driven.firsts, driven.finished):
+                    yield clock.at(time_s)
+                begins = BETWEEN
+            elif why == STEP:
+                yield clock.at(time_s)
+                begins, begun_s = ENDING, time_s
+            else:
+                yield self._woken_by(time_s)
+                until_s = scheduler.foreseen_end_s(clock.now)
+                if until_s > clock.now:
+                    yield clock.at(until_s)
+                begins = MEANWHILE
+
+    def _woken_by(self, time_s: float) -> simpy.Event:
+        """Somebody arrives, or it is that time."""
+        if self._woken.triggered:
+            self._woken = self._clock.event()
+        woken = self._woken
+        callbacks = self._clock.at(time_s).callbacks
+        assert callbacks is not None
+        callbacks.append(lambda _: _trigger(woken))
+        return woken
+
     def _decode_meanwhile(self, start_s: float) -> Generator[simpy.Event, None, None]:
         """Let time pass to where a run of decodes has to end, or to the next arrival here.
 
@@ -295,18 +364,11 @@ class Replica:
         with the next entry of the timeline at the latest; no router needs it before: a prompt can
         hold an answer only when that has ended.
         """
-        clock = self._clock
         limit_s = max(self._next_entry_s, start_s)
         end_s = self.scheduler.decode_horizon(self._step_time, start_s, limit_s)
         if end_s <= start_s:
             return
-        if self._woken.triggered:
-            self._woken = clock.event()
-        woken = self._woken
-        callbacks = clock.at(end_s).callbacks
-        assert callbacks is not None
-        callbacks.append(lambda _: _trigger(woken))
-        yield woken
+        yield self._woken_by(end_s)
 
     def _decode(self, start_s: float, until_s: float) -> tuple[float, list[Job], list[Job]]:
         """Take decode steps from one moment to the first end at or after another."""
@@ -328,7 +390,7 @@ class Replica:
         if self._pipeline is not None:
             if plan.num_computing:
                 self._enter_pipeline(self._pipeline)
-            self._steps.append(IN_FLIGHT if plan.num_computing else IDLE)
+            self._steps.append(IN_FLIGHT if plan.num_computing else NOTHING)
             return
         if plan.num_computing:
             self.scheduler.duration_s(self._step_time)

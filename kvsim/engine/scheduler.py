@@ -20,13 +20,17 @@ from kvsim.cache.manager import KVCache
 from kvsim.cache.manager import Sequence as CacheSequence
 from kvsim.cache.misses import MissLedger
 from kvsim.engine.admission import Admission
-from kvsim.engine.jobs import Job, SchedulerConfig, StepPlan
+from kvsim.engine.decoding import any_prefill, decode_horizon, decode_run
+from kvsim.engine.driving import PLAN, Lane, drive
+from kvsim.engine.jobs import Driven, Job, SchedulerConfig, StepPlan
 from kvsim.engine.stepping import (
     ACCEPTED,
     BUDGET,
     DRAFTS,
+    ENDS_S,
     FINISHED,
     FIRST_TOKEN,
+    FORESEEN,
     GONE,
     IN_FLIGHT,
     LENGTH,
@@ -40,9 +44,6 @@ from kvsim.engine.stepping import (
     SCHEDULED,
     SERIAL,
     SLOT,
-    any_prefill,
-    decode_horizon,
-    decode_run,
     draw_accepted,
     end_step,
     launch,
@@ -79,6 +80,17 @@ class Scheduler(Admission):
         self._stale: dict[tuple[int, int], Job] = {}  # preempted with a step in flight
         self._last_prefill = 0  # number of a step
         self._waits_for_room = False
+        self._lane: Lane | None = None
+        if (
+            connector is None
+            and misses is None
+            and cache.is_plain
+            and config.stages == 1
+            and not config.by_priority
+            and config.prefill_schedule_interval <= 1
+            and not self._profile.counts_lookups
+        ):
+            self._lane = Lane(cache, config, spares_lone=self._profile.spares_lone_prefills)
 
     # --- what there is ---
 
@@ -146,6 +158,7 @@ class Scheduler(Admission):
         batch = self._batch
         batch.meter[BUDGET] = self.config.max_num_batched_tokens
         batch.meter[PLANS] += 1
+        batch.meter[FORESEEN] = 0
         threshold = self.config.long_prefill_token_threshold
         num_requests = len(self.running) + len(self.waiting) + len(self.loading)
         if num_requests <= 1 and self._profile.spares_lone_prefills:
@@ -291,6 +304,71 @@ class Scheduler(Admission):
         self.cache.check()
         firsts, finished = self._outcomes() if num_outcomes else ([], [])
         return end_s, firsts, finished
+
+    @property
+    def can_drive(self) -> bool:
+        """Whether `drive` can be called now."""
+        return self._lane is not None and not self._stale
+
+    def drive(
+        self,
+        params: StepTimeParams,
+        now_s: float,
+        until_s: float,
+        entry_s: float,
+        begins: int,
+        *,
+        alone: bool,
+    ) -> Driven:
+        """Take steps as ``plan``, ``end_step`` and ``decode_run`` would, in one go.
+
+        Args:
+            params: what a step's time depends on.
+            now_s: see `kvsim.engine.driving.drive`, as for what follows.
+            until_s: an end.
+            entry_s: an end.
+            begins: where in a step it begins.
+            alone: nobody can come before ``until_s``.
+        """
+        lane, running = self._lane, self.running
+        if lane is None:
+            return Driven(now_s, PLAN)
+        lane.take_in(self.waiting, len(running))
+        time_s, why = drive(
+            lane.words(params, self._batch),
+            float(now_s),  # a clock begins at an integer, for which code would be compiled as well
+            float(until_s),
+            float(entry_s),
+            begins,
+            alone,
+        )
+        driven = Driven(time_s, why, float(lane.arrays.busy_s[0]))
+        for job, hit, at_s in lane.take_admitted(self.waiting):
+            running.append(job)
+            job.hit = hit
+            self._count(job, job.request.num_prompt_tokens, hit.tokens)
+            driven.started.append((job, hit, at_s))
+        outcomes = lane.take_outcomes()
+        if outcomes:
+            left = []
+            for place, outcome in outcomes:
+                job = running[place]
+                if outcome & FIRST_TOKEN:
+                    driven.firsts.append(job)
+                if outcome & FINISHED:
+                    driven.finished.append(job)
+                    self.cache.let_go_of_slot(job.sequence.slot)
+                    job.sequence.slot = -1
+                    left.append(place)
+            for place in sorted(left, reverse=True):
+                del running[place]
+        return driven
+
+    def foreseen_end_s(self, now_s: float) -> float:
+        """Of the steps that the last horizon foresaw, the end of the first that ends no earlier."""
+        batch = self._batch
+        ends = batch.foreseen[ENDS_S, : batch.meter[FORESEEN]]
+        return float(ends[np.searchsorted(ends, now_s)])
 
     # --- running requests ---
 

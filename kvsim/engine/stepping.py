@@ -3,9 +3,9 @@
 A step is planned (blocks are taken for the running requests in order), put in flight, takes its
 time, and is processed at its end: requests whose tokens are all computed get new ones. One step is
 in flight at a time, or two with asynchronous scheduling: then a step is planned before the one
-ahead of it has ended, with placeholders for the tokens that one will make. While all requests
-decode and nobody can join, steps differ in nothing but their time, and ``decode_run`` takes them
-one after another without coming back.
+ahead of it has ended, with placeholders for the tokens that one will make.
+
+What is called once a step is compiled apart: its callers would be slow to compile.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.cache.block_pool import FREE, NOTED, log_fills, stamp, tell_time
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import (
     NOT_FIRST,
@@ -27,11 +26,10 @@ from kvsim.cache.coordinator import (
     cache_up_to,
     extend,
 )
-from kvsim.cache.ledger import has_room
 from kvsim.cache.state_blocks import allocate_hybrid
 from kvsim.cache.state_entry import cache_hybrid, next_chunk
-from kvsim.cache.state_tables import begin_step, let_go_of_copies
-from kvsim.jit import njit
+from kvsim.engine.jobs import SchedulerConfig
+from kvsim.jit import njit, njit_apart
 from kvsim.times.step_time import StepTimeParams, step_seconds
 
 Floats = npt.NDArray[np.float64]
@@ -42,13 +40,30 @@ COMPUTED, FIRST_TOKEN, FINISHED, GONE = 0, 1, 2, 4
 
 # Entries of `Batch.meter`: tokens left in the budget of the step being planned; steps and tokens so
 # far; place of the oldest step in flight, and how many there are; the numbers of the step planned
-# last and of the one processed last; plans so far, those that compute nothing included.
-BUDGET, NUM_STEPS, NUM_TOKENS, OLDEST, IN_FLIGHT, PLANNED, PROCESSED, PLANS, METER_SIZE = range(9)
+# last and of the one processed last; plans so far, those that compute nothing included; steps that
+# are foreseen.
+(
+    BUDGET,
+    NUM_STEPS,
+    NUM_TOKENS,
+    OLDEST,
+    IN_FLIGHT,
+    PLANNED,
+    PROCESSED,
+    PLANS,
+    FORESEEN,
+    METER_SIZE,
+) = range(10)
+
+FORESEEN_MAX = 4096
+"""Steps that are foreseen at most."""
+# Rows of `Batch.foreseen`.
+ENDS_S, TAKES_S = range(2)
 
 # Entries of `Batch.settings`: steps in flight at most; tokens of a step; draft tokens a request and
 # step, and the key of their random numbers; tokens of a chunk of a prompt; 1 where steps overlap in
 # planning; plans from one decode of a request to the next.
-DEPTH, MOST_TOKENS, NUM_DRAFTS, DRAW_KEY, MOST_CHUNK, AHEAD, STAGGER = range(7)
+DEPTH, MOST_TOKENS, NUM_DRAFTS, DRAW_KEY, MOST_CHUNK, AHEAD, STAGGER, SETTINGS_SIZE = range(8)
 
 # Rows of a step in flight: the slot of each request and the serial number of its stay there, tokens
 # computed, how many of these are drafts, whether it makes a token, and how many drafts are accepted
@@ -66,11 +81,14 @@ class Batch(NamedTuple):
         drafts: int64, how many of its scheduled tokens are drafts.
         outcomes: int64, what became of each request of the step that was processed last.
         meter: int64 [`METER_SIZE`].
-        settings: int64 [7].
+        settings: int64 [`SETTINGS_SIZE`].
         packed: int64 [2, requests], scratch: scheduled and contexts of those that compute.
         flights: int64 [steps in flight, `FLIGHT_ROWS`, requests].
         seconds: float64 [steps in flight], how long each takes.
         acceptance: float64 [drafts], the chance of each draft where those before it are accepted.
+        foreseen: float64 [2, `FORESEEN_MAX`], when steps will end if nobody comes, and how long
+            each takes; those in flight first.
+        due: int64 [4, requests], scratch of runs of decodes.
     """
 
     slots: Ints
@@ -84,33 +102,22 @@ class Batch(NamedTuple):
     flights: Ints
     seconds: Floats
     acceptance: Floats
+    foreseen: Floats
+    due: Ints
 
 
-def make_batch(
-    max_num_seqs: int,
-    *,
-    depth: int,
-    ahead: bool,
-    stages: int,
-    max_num_batched_tokens: int,
-    acceptance: tuple[float, ...],
-    draw_key: int,
-    most_chunk: int,
-) -> Batch:
-    """Room for ``max_num_seqs`` running requests.
-
-    Args:
-        max_num_seqs: requests.
-        depth: steps in flight at most.
-        ahead: steps are planned before those ahead of them have ended.
-        stages: of a pipeline.
-        max_num_batched_tokens: tokens of a step.
-        acceptance: the chance of each draft token where those before it are accepted; empty for no
-            drafts.
-        draw_key: what the draws of accepted drafts depend on, below 2**63.
-        most_chunk: tokens of a chunk of a prompt.
-    """
-    slots, scheduled, contexts, drafts, outcomes = np.zeros((5, max_num_seqs), dtype=np.int64)
+def batch_for(config: SchedulerConfig) -> Batch:
+    """Room for all requests that can run at once, and nobody runs."""
+    most = config.max_num_seqs
+    slots, scheduled, contexts, drafts, outcomes = np.zeros((5, most), dtype=np.int64)
+    settings = np.zeros(SETTINGS_SIZE, dtype=np.int64)
+    settings[DEPTH] = config.depth
+    settings[MOST_TOKENS] = config.max_num_batched_tokens
+    settings[NUM_DRAFTS] = len(config.acceptance)
+    settings[DRAW_KEY] = config.draw_key
+    settings[MOST_CHUNK] = config.most_chunk
+    settings[AHEAD] = config.asynchronous
+    settings[STAGGER] = config.stages
     return Batch(
         slots,
         scheduled,
@@ -118,18 +125,17 @@ def make_batch(
         drafts,
         outcomes,
         np.zeros(METER_SIZE, dtype=np.int64),
-        np.array(
-            [depth, max_num_batched_tokens, len(acceptance), draw_key, most_chunk, ahead, stages],
-            dtype=np.int64,
-        ),
-        np.zeros((2, max_num_seqs), dtype=np.int64),
-        np.zeros((depth, FLIGHT_ROWS, max_num_seqs), dtype=np.int64),
-        np.zeros(depth),
-        np.array(acceptance, dtype=np.float64),
+        settings,
+        np.zeros((2, most), dtype=np.int64),
+        np.zeros((config.depth, FLIGHT_ROWS, most), dtype=np.int64),
+        np.zeros(config.depth),
+        np.array(config.acceptance, dtype=np.float64),
+        np.zeros((2, FORESEEN_MAX)),
+        np.zeros((4, most), dtype=np.int64),
     )
 
 
-@njit
+@njit_apart
 def schedule_running(
     arrays: Arrays,
     batch: Batch,
@@ -275,7 +281,7 @@ def draw_accepted(batch: Batch, uid: int, position: int, num_drafts: int) -> int
     return accepted
 
 
-@njit
+@njit_apart
 def end_step(arrays: Arrays, batch: Batch) -> int:
     """Process the oldest step in flight: tokens for every request it completes.
 
@@ -330,119 +336,3 @@ def end_step(arrays: Arrays, batch: Batch) -> int:
         if outcome != COMPUTED:
             num_outcomes += 1
     return num_outcomes
-
-
-@njit
-def any_prefill(arrays: Arrays, batch: Batch, num_running: int) -> bool:
-    """Whether a running request has more than new tokens to compute, or no output yet."""
-    core = assemble(arrays)
-    for i in range(num_running):
-        sequence = core.tables.sequences[batch.slots[i]]
-        behind = sequence.num_computed + 1 < sequence.num_tokens + sequence.placeholders
-        if behind or sequence.num_tokens == sequence.num_prompt:
-            return True
-    return False
-
-
-@njit
-def decode_horizon(
-    arrays: Arrays,
-    params: StepTimeParams,
-    batch: Batch,
-    num_running: int,
-    now_s: float,
-    limit_s: float,
-) -> float:
-    """When a ``decode_run`` from now on would end if nobody came; nothing is changed.
-
-    It ends at the first finished request, at the first end of a step at or after ``limit_s``, or
-    where room could run short. Without draft tokens: how many are accepted is seen when steps are
-    taken.
-
-    Returns:
-        The time, the very one at which that step will end; ``now_s`` where no step can be taken.
-    """
-    core = assemble(arrays)
-    settings, meter = batch.settings, batch.meter
-    num_steps = np.int64(1) << 40
-    for i in range(num_running):
-        sequence = core.tables.sequences[batch.slots[i]]
-        num_steps = min(num_steps, sequence.end_tokens - sequence.num_tokens)
-        batch.packed[0, i] = 1
-        batch.packed[1, i] = sequence.num_computed
-    most_blocks = num_running * len(core.tables.groups)
-    free = core.pool.totals[FREE]
-    ahead = meter[IN_FLIGHT]
-    for step in range(num_steps):
-        # Before a step runs, so many are planned that all that may be are in flight behind it.
-        planned = step + settings[DEPTH] - ahead - 1
-        taken = 0
-        for group in core.tables.groups:
-            taken += num_running * (planned // group.block_size + min(planned, 1))
-        if free - taken < most_blocks:
-            return now_s
-        if step < ahead:
-            now_s += batch.seconds[(meter[OLDEST] + step) % settings[DEPTH]]
-        else:
-            now_s += step_seconds(params, batch.packed[0], batch.packed[1], num_running)
-            for i in range(num_running):
-                batch.packed[1, i] += 1
-        if now_s >= limit_s:
-            break
-    return now_s
-
-
-@njit
-def decode_run(
-    arrays: Arrays,
-    params: StepTimeParams,
-    batch: Batch,
-    num_running: int,
-    max_model_len: int,
-    now_s: float,
-    until_s: float,
-) -> tuple[float, int]:
-    """Take decode steps until time ``until_s``, a request is finished, or room could run short.
-
-    All running requests decode, within the budget, and nobody can be admitted.
-
-    Returns:
-        The time at which the last step ends, which is ``now_s`` where not one was taken, and how
-        many outcomes it has; what each is stands in ``outcomes``.
-    """
-    core = assemble(arrays)
-    settings, meter = batch.settings, batch.meter
-    # New tokens, and slots for drafts, which the step after a prompt takes as well.
-    growth = 1 + 2 * settings[NUM_DRAFTS]
-    most_blocks = 0
-    for group in core.tables.groups:
-        most_blocks += num_running * -(-growth // group.block_size)
-        if group.states != 0:  # a copy and a checkpoint besides
-            most_blocks += num_running * (2 + group.num_drafts)
-    num_outcomes = 0
-    noted = core.pool.totals[NOTED]
-    while num_outcomes == 0:
-        while meter[IN_FLIGHT] < settings[DEPTH]:
-            if core.pool.totals[FREE] < most_blocks:
-                return now_s, 0
-            if noted != 0 and not has_room(noted):
-                return now_s, 0
-            meter[BUDGET] = settings[MOST_TOKENS]
-            if len(arrays) > NUM_ARRAYS:
-                begin_step(core.states)
-            schedule_running(arrays, batch, 0, num_running, 0, max_model_len, False)
-            if len(arrays) > NUM_ARRAYS:
-                let_go_of_copies(core.pool, core.states, core.tables.groups)
-            place = (meter[OLDEST] + meter[IN_FLIGHT]) % settings[DEPTH]
-            if launch(arrays, batch, num_running) == 0:
-                break
-            batch.seconds[place] = step_duration(params, batch, num_running)
-        if meter[IN_FLIGHT] == 0:
-            return now_s, 0
-        now_s += batch.seconds[meter[OLDEST]]
-        num_outcomes = end_step(arrays, batch)
-        stamp(core.pool.totals, int(now_s * 1e9))
-        tell_time(core.pool, now_s)
-        if now_s >= until_s or log_fills(core.pool.totals):
-            break
-    return now_s, num_outcomes

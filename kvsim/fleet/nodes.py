@@ -245,6 +245,13 @@ class Nodes:
         node = self.there[number // self._ranks]
         return node.lives[number % self._ranks].engine.replica
 
+    @property
+    def counts_steps(self) -> bool:
+        """Whether somebody goes by counts that every step may change."""
+        return self.on_counts is not None or any(
+            group.counting is not None for group in self.groups
+        )
+
     def before_step(self, replica: Replica) -> None:
         """Whoever has arrived is known to the engine's coordinator."""
         assert replica.number is not None
