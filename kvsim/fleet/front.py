@@ -6,10 +6,9 @@ import random
 from array import array
 from collections.abc import Sequence
 
-import simpy
-
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import call_at
+from kvsim.engine.hooks import Done
 from kvsim.errors import KvsimError
 from kvsim.fleet.nodes import Node, Nodes
 from kvsim.metrics.records import RequestLog, RequestRecord
@@ -27,7 +26,7 @@ class Sent:
     Attributes:
         request: what arrived.
         record: what has happened to it.
-        done: an event to trigger at its end.
+        done: to be triggered at its end.
         routed: as routers see it.
         decider: the router that has sent it, or holds it back.
         node: where it is; None while it is held back or waits for a node.
@@ -37,7 +36,7 @@ class Sent:
     __slots__ = ("_front", "client", "decider", "done", "node", "record", "request", "routed")
 
     def __init__(
-        self, front: Front, request: Request, record: RequestRecord, done: simpy.Event | None
+        self, front: Front, request: Request, record: RequestRecord, done: Done | None
     ) -> None:
         """One that has just arrived."""
         self._front = front
@@ -144,7 +143,7 @@ class Front:
 
     # --- requests ---
 
-    def submit(self, request: Request, done: simpy.Event | None = None) -> None:
+    def submit(self, request: Request, done: Done | None = None) -> None:
         """A request arrives now."""
         record = RequestRecord(
             self._num_submitted,
