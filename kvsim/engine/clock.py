@@ -16,7 +16,7 @@ class Clock(simpy.Environment):
 
     A delay is added to the present time and rounded; a run of steps taken in one go has to end at
     the very moment at which the same steps end one by one. A call takes its place in the queue
-    among events, as an event with that callback would, and costs a third.
+    among events, as an event with that callback would.
     """
 
     def run(self, until: SimTime | Event | None = None) -> Any | None:
