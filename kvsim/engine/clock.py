@@ -1,7 +1,8 @@
-"""A SimPy environment in which an event can be set for an exact moment."""
+"""A SimPy environment in which an event, or a call, can be set for an exact moment."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
@@ -11,10 +12,11 @@ from simpy.events import NORMAL, URGENT, Event
 
 
 class Clock(simpy.Environment):
-    """SimPy's environment, with events at absolute times.
+    """SimPy's environment, with events at absolute times, and calls that nobody waits for.
 
     A delay is added to the present time and rounded; a run of steps taken in one go has to end at
-    the very moment at which the same steps end one by one.
+    the very moment at which the same steps end one by one. A call takes its place in the queue
+    among events, as an event with that callback would.
     """
 
     def run(self, until: SimTime | Event | None = None) -> Any | None:
@@ -25,15 +27,44 @@ class Clock(simpy.Environment):
         """
         if until is not None:
             return super().run(until)
-        queue = self._queue
+        queue: list[tuple[SimTime, int, int, Any]] = self._queue  # type: ignore[assignment]
         while queue:
             self._now, _, _, event = heappop(queue)
+            if not isinstance(event, Event):
+                event()
+                continue
             callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
-            for callback in callbacks:
+            for callback in callbacks or ():
                 callback(event)
             if not event._ok and not hasattr(event, "_defused"):
                 raise event._value
         return None
+
+    def step(self) -> None:
+        """Let the next event or call happen."""
+        if self._queue and not isinstance(self._queue[0][3], Event):
+            self._now, _, _, call = heappop(self._queue)
+            call()
+        else:
+            super().step()
+
+    def call(
+        self, time_s: float, what: Callable[[], object], *, before_others: bool = False
+    ) -> None:
+        """Call a function at a time.
+
+        Args:
+            time_s: not before now.
+            what: is called without arguments; what it answers is passed over.
+            before_others: before all events of that moment that are not marked so.
+
+        Raises:
+            ValueError: a time that has passed.
+        """
+        if time_s < self._now:
+            raise ValueError(f"{time_s} s has passed: it is {self._now} s")
+        priority = URGENT if before_others else NORMAL
+        heappush(self._queue, (time_s, priority, next(self._eid), what))  # type: ignore[misc]
 
     def at(self, time_s: float, *, before_others: bool = False) -> Event:
         """An event that happens at a time.

@@ -1,26 +1,26 @@
-"""Sessions on the clock, in a closed loop: a turn arrives when what it waits for has happened.
+"""Requests on the clock: at their times, or in sessions, each turn when what it waits for happened.
 
-Callbacks and not processes: the end of an answer lets the next turn in before the replica plans
-its next step, and a turn costs two events.
+Calls and not processes: the end of an answer lets the next turn in before the replica plans its
+next step, and a turn costs two entries of the queue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
-
-import simpy
+from functools import partial
+from typing import Protocol
 
 from kvsim.engine.clock import Clock
-from kvsim.workload.request import Request, Session, Workload
+from kvsim.engine.hooks import Done
+from kvsim.workload.request import After, Request, Session, Turn, Workload
 
-_PROGRESS_EVERY = 64  # sessions
+_PROGRESS_EVERY = 64  # sessions, or requests
 
 
 class Server(Protocol):
     """Who takes requests."""
 
-    def submit(self, request: Request, done: simpy.Event | None = None) -> None:
+    def submit(self, request: Request, done: Done | None = None) -> None:
         """A request arrives now; `done` is triggered when it has ended."""
 
 
@@ -78,7 +78,7 @@ class SessionFeeder:
             self._told(self._workload.share_read())
         self._num_started += 1
         self._num_alive += 1
-        _RunningSession(self._clock, self._server, session, self._ended).start()
+        _RunningSession(self._clock, self._server, self._ended).start(session)
 
     def _ended(self) -> None:
         self._num_alive -= 1
@@ -86,69 +86,135 @@ class SessionFeeder:
             self._fill()
 
 
+class _Turn:
+    """A turn on its way: how much it still waits for, and until when.
+
+    It is triggered itself when it has ended.
+    """
+
+    __slots__ = ("at_end", "at_start", "earliest_s", "num_missing", "request", "session")
+
+    def __init__(self, session: _RunningSession, turn: Turn, now_s: float) -> None:
+        self.session = session
+        self.request: Request | None = turn.request
+        self.num_missing = len(turn.after)
+        self.earliest_s = now_s + turn.not_before_s
+        self.at_end: list[tuple[_Turn, float]] | None = None
+        self.at_start: list[tuple[_Turn, float]] | None = None
+
+    def let_wait(self, follower: _Turn, after: After) -> None:
+        """Another turn waits for this one."""
+        waits = (follower, after.delay_s)
+        if after.event == "end":
+            if self.at_end is None:
+                self.at_end = [waits]
+            else:
+                self.at_end.append(waits)
+        elif self.at_start is None:
+            self.at_start = [waits]
+        else:
+            self.at_start.append(waits)
+
+    def arrive_in_time(self) -> None:
+        """It waits for no other turn any more."""
+        clock = self.session.clock
+        if self.earliest_s > clock.now:
+            clock.call(self.earliest_s, self.arrive, before_others=True)
+        else:
+            self.arrive()
+
+    def arrive(self) -> None:
+        """Its request arrives, which is let go: long prompts would pile up."""
+        request, self.request = self.request, None
+        assert request is not None, "a turn arrives once"
+        session = self.session
+        request.arrival_s = session.clock.now
+        session.server.submit(request, self)
+        if self.at_start is not None:
+            self._let_go(self.at_start)
+
+    def succeed(self) -> None:
+        """Its answer is there."""
+        clock = self.session.clock
+        clock.call(clock.now, self.end)
+
+    def end(self) -> None:
+        """Those that waited for nothing else go on."""
+        if self.at_end is not None:
+            self._let_go(self.at_end)
+        session = self.session
+        session.num_left -= 1
+        if not session.num_left:
+            session.ended()
+
+    def _let_go(self, followers: list[tuple[_Turn, float]]) -> None:
+        now_s = self.session.clock.now
+        for follower, delay_s in followers:
+            follower.earliest_s = max(follower.earliest_s, now_s + delay_s)
+            follower.num_missing -= 1
+            if not follower.num_missing:
+                follower.arrive_in_time()
+
+
 class _RunningSession:
-    """A session on its way: for each turn how much it still waits for, and until when."""
+    """What its turns have in common."""
+
+    __slots__ = ("clock", "ended", "num_left", "server")
+
+    def __init__(self, clock: Clock, server: Server, ended: Callable[[], None]) -> None:
+        self.clock = clock
+        self.server = server
+        self.ended = ended
+        self.num_left = 0
+
+    def start(self, session: Session) -> None:
+        """Let the turns that wait for no other arrive."""
+        now_s = self.clock.now
+        turns = [_Turn(self, turn, now_s) for turn in session.turns]
+        self.num_left = len(turns)
+        if not turns:
+            self.ended()
+        for follower, turn in zip(turns, session.turns, strict=True):
+            for after in turn.after:
+                turns[after.turn].let_wait(follower, after)
+        first = [turn for turn in turns if not turn.num_missing]
+        del turns
+        for turn_without in first:
+            turn_without.arrive_in_time()
+
+
+class RequestFeeder:
+    """Lets requests arrive when the workload says, before anything else of that moment."""
 
     def __init__(
-        self, clock: Clock, server: Server, session: Session, ended: Callable[[], None]
+        self, clock: Clock, workload: Workload, server: Server, told: Callable[[float], None]
     ) -> None:
+        """Set the first request on the clock; arguments as for `SessionFeeder`."""
         self._clock = clock
+        self._workload = workload
         self._server = server
-        self._ended = ended
-        turns = session.turns
-        # A turn is let go when it has ended: long prompts would pile up.
-        self._requests: list[Request | None] = [turn.request for turn in turns]
-        self._num_left = len(turns)
-        self._num_missing = [len(turn.after) for turn in turns]
-        self._earliest_s = [clock.now + turn.not_before_s for turn in turns]
-        self._followers: dict[tuple[int, str], list[tuple[int, float]]] = {}
-        for index, turn in enumerate(turns):
-            for after in turn.after:
-                follower = (index, after.delay_s)
-                self._followers.setdefault((after.turn, after.event), []).append(follower)
+        self._told = told
+        self._requests = iter(workload.requests)
+        self._num_read = 0
+        call_at(clock, clock.now, self._go_on)
 
-    def start(self) -> None:
-        """Let the turns that wait for no other arrive."""
-        if not self._num_left:
-            self._ended()
-        first = [index for index, missing in enumerate(self._num_missing) if not missing]
-        for index in first:
-            self._arrive_in_time(index)
-
-    def _happened(self, index: int, event: Literal["end", "start"]) -> None:
-        """A turn has arrived or ended; those that waited for nothing else go on."""
-        now_s = self._clock.now
-        for follower, delay_s in self._followers.pop((index, event), ()):
-            self._earliest_s[follower] = max(self._earliest_s[follower], now_s + delay_s)
-            self._num_missing[follower] -= 1
-            if not self._num_missing[follower]:
-                self._arrive_in_time(follower)
-
-    def _arrive_in_time(self, index: int) -> None:
-        if self._earliest_s[index] > self._clock.now:
-            call_at(self._clock, self._earliest_s[index], lambda: self._arrive(index))
-        else:
-            self._arrive(index)
-
-    def _arrive(self, index: int) -> None:
-        request, self._requests[index] = self._requests[index], None
-        assert request is not None, "a turn arrives once"
-        request.arrival_s = self._clock.now
-        done = self._clock.event()
-        assert done.callbacks is not None
-        done.callbacks.append(lambda _: self._end(index))
-        self._server.submit(request, done)
-        self._happened(index, "start")
-
-    def _end(self, index: int) -> None:
-        self._happened(index, "end")
-        self._num_left -= 1
-        if not self._num_left:
-            self._ended()
+    def _go_on(self, request: Request | None = None) -> None:
+        """Let a request arrive, and those after it up to the first that is not due yet."""
+        clock = self._clock
+        while True:
+            if request is not None:
+                if self._num_read % _PROGRESS_EVERY == 1:
+                    self._told(self._workload.share_read())
+                self._server.submit(request)
+            request = next(self._requests, None)
+            if request is None:
+                return
+            self._num_read += 1
+            if request.arrival_s > clock.now:
+                clock.call(request.arrival_s, partial(self._go_on, request), before_others=True)
+                return
 
 
 def call_at(clock: Clock, time_s: float, what: Callable[[], None]) -> None:
     """Do something at a time, before anything else of that moment."""
-    event = clock.at(time_s, before_others=True)
-    assert event.callbacks is not None
-    event.callbacks.append(lambda _: what())
+    clock.call(time_s, what, before_others=True)

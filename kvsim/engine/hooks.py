@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import simpy
-
 from kvsim.metrics.records import RequestRecord
 from kvsim.offload.transfers import Transfers
 from kvsim.workload.request import Request
+
+
+class Done(Protocol):
+    """What is triggered at the end of a request; an event of SimPy is one."""
+
+    def succeed(self) -> object:
+        """It has ended now; whoever waits goes on after what happens at this moment already."""
 
 
 class Watcher(Protocol):
@@ -29,14 +34,14 @@ class Ticket:
     Attributes:
         request: what arrived.
         record: what happened to it.
-        done: an event to trigger at its end.
+        done: to be triggered at its end.
         watcher: who hears of its first token and its end.
         token_s: in a pipeline, when the last token that is under way for it comes out.
     """
 
     request: Request
     record: RequestRecord
-    done: simpy.Event | None
+    done: Done | None
     watcher: Watcher | None = None
     token_s: float = 0.0
 

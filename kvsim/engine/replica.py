@@ -17,7 +17,7 @@ from kvsim.cache.reasons import ELSEWHERE, LOST_BY_GROUP, NEVER_SEEN, SHARED_WIT
 from kvsim.engine.carrying import Carrier
 from kvsim.engine.clock import Clock
 from kvsim.engine.driving import BETWEEN, ENDED, ENDING, IDLE, LOOK, MEANWHILE, PLAN, STEP
-from kvsim.engine.hooks import IN_FLIGHT, NOTHING, Step, Ticket, Watcher
+from kvsim.engine.hooks import IN_FLIGHT, NOTHING, Done, Step, Ticket, Watcher
 from kvsim.engine.jobs import Job, StepPlan
 from kvsim.engine.pipeline import Pipeline
 from kvsim.engine.reasons import too_large, why_never, why_no_longer
@@ -151,7 +151,7 @@ class Replica:
     def submit(
         self,
         request: Request,
-        done: simpy.Event | None = None,
+        done: Done | None = None,
         *,
         record: RequestRecord | None = None,
         watcher: Watcher | None = None,
@@ -160,7 +160,7 @@ class Replica:
 
         Args:
             request: what arrives; refused where it could never run.
-            done: an event to trigger when it is finished or refused.
+            done: to be triggered when it is finished or refused.
             record: what happened to it before; it is written on.
             watcher: who hears of its first token and its end.
         """

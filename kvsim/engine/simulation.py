@@ -19,7 +19,7 @@ from kvsim.cache.misses import MissLedger
 from kvsim.cache.spec import MAMBA
 from kvsim.capacity.memory import group_spec
 from kvsim.engine.clock import Clock
-from kvsim.engine.feeding import Server, SessionFeeder
+from kvsim.engine.feeding import RequestFeeder, Server, SessionFeeder
 from kvsim.engine.hooks import Ticket
 from kvsim.engine.jobs import SchedulerConfig
 from kvsim.engine.pipeline import make_stage_times
@@ -404,9 +404,10 @@ def feed(clock: Clock, workload: Workload, server: Server, told: Callable[[float
     """Let the requests of a workload arrive at a replica, or at whoever takes them for several."""
     if workload.sessions is not None:
         SessionFeeder(clock, workload, server, told)
+    elif workload.concurrency:
+        clock.process(_one_after_another(clock, workload, server, told))
     else:
-        feeder = _one_after_another if workload.concurrency else _by_arrival_time
-        clock.process(feeder(clock, workload, server, told))
+        RequestFeeder(clock, workload, server, told)
 
 
 def check_some_ran(scenario: Scenario, requests: RequestLog, num_refused: int) -> None:
@@ -432,18 +433,6 @@ def run_warnings(
 
 
 _PROGRESS_EVERY = 64  # arrivals
-
-
-def _by_arrival_time(
-    clock: Clock, workload: Workload, server: Server, told: Callable[[float], None]
-) -> Generator[simpy.Event, None, None]:
-    """Requests arrive when the workload says, before anything else of that moment."""
-    for number, request in enumerate(workload.requests):
-        if request.arrival_s > clock.now:
-            yield clock.at(request.arrival_s, before_others=True)
-        if number % _PROGRESS_EVERY == 0:
-            told(workload.share_read())
-        server.submit(request)
 
 
 def _one_after_another(

@@ -6,10 +6,9 @@ import random
 from array import array
 from collections.abc import Sequence
 
-import simpy
-
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import call_at
+from kvsim.engine.hooks import Done
 from kvsim.errors import KvsimError
 from kvsim.fleet.nodes import Node, Nodes
 from kvsim.metrics.records import RequestLog, RequestRecord
@@ -27,7 +26,7 @@ class Sent:
     Attributes:
         request: what arrived.
         record: what has happened to it.
-        done: an event to trigger at its end.
+        done: to be triggered at its end.
         routed: as routers see it.
         decider: the router that has sent it, or holds it back.
         node: where it is; None while it is held back or waits for a node.
@@ -37,7 +36,7 @@ class Sent:
     __slots__ = ("_front", "client", "decider", "done", "node", "record", "request", "routed")
 
     def __init__(
-        self, front: Front, request: Request, record: RequestRecord, done: simpy.Event | None
+        self, front: Front, request: Request, record: RequestRecord, done: Done | None
     ) -> None:
         """One that has just arrived."""
         self._front = front
@@ -59,19 +58,23 @@ class Sent:
 
     def first_token(self, now_s: float) -> None:
         """Its first token is there."""
+        decider = self.decider
+        assert decider is not None
         if self.client is not None:
             self.client.first_token(self.routed, now_s)
-        assert self.decider is not None
-        self.decider.first_token(self.routed, now_s)
-        self._front.release(self.decider)
+        decider.first_token(self.routed, now_s)
+        if decider.held:
+            self._front.release(decider)
 
     def ended(self, now_s: float) -> None:
         """It is finished or was refused."""
+        decider, node = self.decider, self.node
+        assert decider is not None
+        assert node is not None
         self.forget(now_s)
-        assert self.decider is not None
-        self._front.release(self.decider)
-        assert self.node is not None
-        self._front.note_end(self.node)
+        if decider.held:
+            self._front.release(decider)
+        self._front.note_end(node)
 
     def forget(self, now_s: float) -> None:
         """Nobody counts it any more."""
@@ -144,7 +147,7 @@ class Front:
 
     # --- requests ---
 
-    def submit(self, request: Request, done: simpy.Event | None = None) -> None:
+    def submit(self, request: Request, done: Done | None = None) -> None:
         """A request arrives now."""
         record = RequestRecord(
             self._num_submitted,
@@ -161,20 +164,23 @@ class Front:
 
     def release(self, decider: Decider) -> None:
         """Requests that a router held back go where it says now."""
-        if decider.held:
-            for routed, target in decider.release(self._clock.now):
-                self._send(self._held.pop(routed.request_id), target)
+        for routed, target in decider.release(self._clock.now):
+            self._send(self._held.pop(routed.request_id), target)
 
     def _route(self, sent: Sent) -> None:
         now_s = self._clock.now
-        if not any(not node.is_draining for node in self._nodes.there.values()):
+        for node in self._nodes.there.values():
+            if not node.is_draining:
+                break
+        else:
             if self._num_coming:
                 self._waiting.append(sent)
             else:
                 self._refuse(sent, f"no node is left ({self._last_loss})")
             return
         self._nodes.caches.deliver(now_s)
-        self._take_published(now_s)
+        if self._published:
+            self._take_published(now_s)
         deciders = self._deciders
         decider = (
             deciders[0] if len(deciders) == 1 else deciders[self._rng.randrange(len(deciders))]
@@ -189,8 +195,9 @@ class Front:
     def _send(self, sent: Sent, target: int) -> None:
         """Hand a request to its node, which chooses a rank where it has several."""
         nodes, now_s = self._nodes, self._clock.now
+        number = nodes.node_of(target)
         assert sent.decider is not None
-        if self._others_apart and nodes.node_of(target) not in nodes.there:
+        if self._others_apart and number not in nodes.there:
             sent.decider.finished(sent.routed, now_s)
             self._num_here -= 1
             return
@@ -199,14 +206,14 @@ class Front:
             self.ages_s.append(min(age_s, now_s))
         sent.client = None
         replica = target
-        node = nodes.there[nodes.node_of(target)]
+        node = nodes.there[number]
         if node.clients is not None:  # its ranks stand behind it
             sent.client, rank = node.clients.choose(sent.routed, now_s)
             replica = nodes.replica_number(node, rank)
         sent.node = node
-        content = sent.request.content
-        sent.record.cached_elsewhere_tokens = nodes.caches.cached_elsewhere(content, replica)
-        nodes.caches.note_duplicates()
+        caches, content = nodes.caches, sent.request.content
+        sent.record.cached_elsewhere_tokens = caches.cached_elsewhere(content, replica)
+        caches.note_duplicates()
         nodes.replica(replica).submit(sent.request, sent.done, record=sent.record, watcher=sent)
 
     def _refuse(self, sent: Sent, reason: str) -> None:
@@ -284,7 +291,8 @@ class Front:
     def note_end(self, node: Node) -> None:
         """A request of a node has ended; if it was the last of one that drains, the node leaves."""
         self._num_here -= 1
-        self._leave_if_drained(node)
+        if node.is_draining:
+            self._leave_if_drained(node)
 
     def _leave_if_drained(self, node: Node) -> None:
         if node.is_draining and node.end_s is None and not node.num_requests:
@@ -320,8 +328,6 @@ class Front:
 
     def _take_published(self, now_s: float) -> None:
         published = self._published
-        if not published:
-            return
         newest = {}
         taken = 0
         for at_s, target, counts in published:

@@ -139,12 +139,13 @@ def fleet_summary(
     """
     import pandas as pd
 
-    by_replica = dict(list(requests[requests["refused"].isna()].groupby("replica")))
+    times = requests.loc[requests["refused"].isna(), ["replica", "ttft_s", "tpot_s"]]
+    by_replica = dict(list(times.groupby("replica")))
     if figures.pools is not None:
         by_replica |= prompts_by_replica(requests)
     rows: list[dict[str, Any]] = []
     for one in figures.replicas:
-        ran = by_replica.get(one.replica, requests.iloc[:0])
+        ran = by_replica.get(one.replica, times.iloc[:0])
         counters = one.counters
         values = {
             "replica": one.replica,

@@ -110,7 +110,7 @@ class SplitLog(RequestLog):
         frame = super().frame(fleet=fleet)
         if not fleet:
             return frame
-        order = np.argsort(np.array(self._integers["order"]), kind="stable")
+        order = self.places()
         for name, column in self._columns.items():
             values = pd.Series(np.array(column)[order])
             frame[name] = values if name.endswith("_s") else values.round().astype("Int64")

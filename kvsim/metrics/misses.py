@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pandas as pd
 
 MISS_REASONS: dict[str, str] = {
@@ -138,28 +140,35 @@ class MissLog:
         """Tokens `not_retained` (states too) and `evicted` by group; None where none are noted."""
         return self._by_group
 
-    def columns(self) -> dict[str, Any]:
-        """The columns of `MISS_COLUMNS`, a row a request."""
+    def columns(self, order: npt.NDArray[np.int64]) -> dict[str, Any]:
+        """The columns of `MISS_COLUMNS`, a row a request.
+
+        Args:
+            order: which request stands in each row.
+        """
         import numpy as np
         import pandas as pd
 
+        if self._by_group is None:
+            return _nothing_noted(self._num_rows)
         self._fill(self._num_rows)
         table = np.array(self._numbers, dtype=np.int64).reshape(-1, len(MISS_NUMBERS))
-        numbers = dict(zip(MISS_NUMBERS, table.T, strict=True))
+        numbers = dict(zip(MISS_NUMBERS, table[order].T, strict=True))
+        rows = order.tolist()
         noted = numbers["best_hit_tokens"] >= 0
         taken = noted & (numbers["taker"] >= 0)
         life_tokens = numbers["life_tokens"]
 
         def counts(name: str, exists: Any) -> Any:
-            return pd.Series(numbers[name], dtype="Int64").where(exists)
+            return pd.arrays.IntegerArray(numbers[name].copy(), ~exists)
 
         special = {
-            "shared_with": pd.Series(self._shared_with, dtype="str"),
+            "shared_with": pd.Series([self._shared_with[row] for row in rows], dtype="str"),
             "not_retained_group": counts("not_retained_group", numbers["not_retained_group"] >= 0),
             "evicted_group": counts("evicted_group", numbers["evicted_group"] >= 0),
             "evicted_s": np.where(taken, numbers["evicted_ms"] / 1000, np.nan),
             "unused_since_s": np.where(taken, numbers["used_ms"] / 1000, np.nan),
-            "evicted_for": pd.Series(self._evicted_for, dtype="str"),
+            "evicted_for": pd.Series([self._evicted_for[row] for row in rows], dtype="str"),
             "evicted_blocks_since": counts("evicted_blocks_since", taken),
             "evicted_after_s": np.where(
                 life_tokens > 0, numbers["life_ms"] / np.maximum(1, life_tokens) / 1000, np.nan
@@ -173,9 +182,26 @@ class MissLog:
         """Requests of which nothing is known, up to a number of rows."""
         more = num_rows - len(self._shared_with)
         if more > 0:
-            self._numbers.extend([-1] * (more * len(MISS_NUMBERS)))
+            self._numbers.extend(array("q", [-1]) * (more * len(MISS_NUMBERS)))
             self._shared_with.extend([None] * more)
             self._evicted_for.extend([None] * more)
+
+
+def _nothing_noted(num_rows: int) -> dict[str, Any]:
+    """The columns of `MISS_COLUMNS` without a value."""
+    import numpy as np
+    import pandas as pd
+
+    columns: dict[str, Any] = {}
+    for name in MISS_COLUMNS:
+        if name in ("shared_with", "evicted_for"):
+            columns[name] = pd.Series([None] * num_rows, dtype="str")
+        elif name.endswith("_s"):
+            columns[name] = np.full(num_rows, np.nan)
+        else:
+            nothing = np.zeros(num_rows, dtype=np.int64), np.ones(num_rows, dtype=bool)
+            columns[name] = pd.arrays.IntegerArray(*nothing)
+    return columns
 
 
 def missed_tokens(requests: pd.DataFrame) -> dict[str, int] | None:

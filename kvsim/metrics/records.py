@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -131,8 +131,8 @@ class RequestLog:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._integers = {name: array("q") for name in _INTEGERS}
-        self._times = {name: array("d") for name in _TIMES}
+        self._integers = array("q")  # rows of `_INTEGERS`
+        self._times = array("d")  # rows of `_TIMES`
         self._request_ids: list[str] = []
         self._hit_ended: list[str | None] = []
         self._refused: list[str | None] = []
@@ -148,10 +148,14 @@ class RequestLog:
         if record.group_hit_tokens is not None:
             reaches = [int(tokens) for tokens in record.group_hit_tokens]
             self._group_hit_tokens[len(self._request_ids)] = reaches
-        for integers, count in zip(self._integers.values(), _integers_of(record), strict=True):
-            integers.append(_NO_COUNT if count is None else count)
-        for times, time_s in zip(self._times.values(), _times_of(record), strict=True):
-            times.append(math.nan if time_s is None else time_s)
+        integers = _integers_of(record)
+        if None in integers:
+            integers = [_NO_COUNT if count is None else count for count in integers]
+        times_s = _times_of(record)
+        if None in times_s:
+            times_s = [math.nan if time_s is None else time_s for time_s in times_s]
+        self._integers.extend(integers)
+        self._times.extend(times_s)
         self._request_ids.append(record.request_id)
         self._hit_ended.append(record.hit_ended)
         self._refused.append(record.refused)
@@ -162,10 +166,8 @@ class RequestLog:
         num_before = len(self)
         for row, reaches in other._group_hit_tokens.items():
             self._group_hit_tokens[num_before + row] = reaches
-        for name, integers in self._integers.items():
-            integers.extend(other._integers[name])
-        for name, times in self._times.items():
-            times.extend(other._times[name])
+        self._integers.extend(other._integers)
+        self._times.extend(other._times)
         self._request_ids.extend(other._request_ids)
         self._hit_ended.extend(other._hit_ended)
         self._refused.extend(other._refused)
@@ -182,14 +184,32 @@ class RequestLog:
         """
         import numpy as np
 
-        arrivals_s = np.array(self._times["arrival_s"])
+        counts, times_s = self._counts(), self._times_s()
         logs = np.repeat(np.arange(len(sizes)), sizes)
-        places = np.lexsort((np.array(self._integers["order"]), logs, arrivals_s))
-        order = np.empty(len(places), dtype=np.int64)
-        order[places] = np.arange(len(places))
-        self._integers["order"] = array("q", order.tolist())
+        order, arrivals_s = _INTEGERS.index("order"), times_s[:, _TIMES.index("arrival_s")]
+        places = np.lexsort((counts[:, order], logs, arrivals_s))
+        counts[places, order] = np.arange(len(places))
+        self._integers = array("q", counts.tobytes())
         at_once = np.diff(arrivals_s[places]) == 0
         return not bool((at_once & (np.diff(logs[places]) != 0)).any())
+
+    def places(self) -> npt.NDArray[np.int64]:
+        """The place at which each request was added, in order of arrival."""
+        import numpy as np
+
+        return np.argsort(self._counts()[:, _INTEGERS.index("order")], kind="stable")
+
+    def _counts(self) -> npt.NDArray[np.int64]:
+        """A copy of the integers, a row a request."""
+        import numpy as np
+
+        return np.array(self._integers, dtype=np.int64).reshape(-1, len(_INTEGERS))
+
+    def _times_s(self) -> npt.NDArray[np.float64]:
+        """A copy of the times, a row a request."""
+        import numpy as np
+
+        return np.array(self._times).reshape(-1, len(_TIMES))
 
     def first_refusal(self) -> str | None:
         """Why the first refused request was refused, None where none was."""
@@ -208,13 +228,14 @@ class RequestLog:
         import numpy as np
         import pandas as pd
 
-        counts = {name: np.array(column) for name, column in self._integers.items()}
-        times = {name: np.array(column) for name, column in self._times.items()}
-        by_arrival = np.argsort(counts["order"], kind="stable")
+        order = self.places()
+        counts = dict(zip(_INTEGERS, self._counts()[order].T.copy(), strict=True))
+        times = dict(zip(_TIMES, self._times_s()[order].T.copy(), strict=True))
+        rows = order.tolist()
         num_later = counts["output_tokens"] - 1
         decode_s = times["end_s"] - times["first_token_s"]
         columns = {
-            "request_id": self._request_ids,
+            "request_id": pd.Series([self._request_ids[row] for row in rows], dtype="str"),
             "arrival_s": times["arrival_s"],
             "first_token_s": times["first_token_s"],
             "end_s": times["end_s"],
@@ -225,14 +246,14 @@ class RequestLog:
             "ttft_s": times["first_token_s"] - times["arrival_s"],
             "tpot_s": np.where(num_later > 0, decode_s / np.maximum(num_later, 1), np.nan),
             "preemptions": counts["preemptions"],
-            "hit_ended": pd.Series(self._hit_ended, dtype="str"),
+            "hit_ended": pd.Series([self._hit_ended[row] for row in rows], dtype="str"),
             "group_hit_tokens": pd.Series(
-                [self._group_hit_tokens.get(row) for row in range(len(self))], dtype="object"
+                [self._group_hit_tokens.get(row) for row in rows], dtype="object"
             ),
             "full_hit_tokens": _nullable(counts["full_hit_tokens"]),
-            "refused": pd.Series(self._refused, dtype="str"),
+            "refused": pd.Series([self._refused[row] for row in rows], dtype="str"),
             "external_hit_tokens": _nullable(counts["external_hit_tokens"]),
-            **self._misses.columns(),
+            **self._misses.columns(order),
         }
         if fleet:
             columns["replica"] = _nullable(counts["replica"])
@@ -242,8 +263,7 @@ class RequestLog:
                 columns["cached_elsewhere_tokens"] = _nullable(elsewhere)
             else:
                 columns["cached_elsewhere_tokens"] = elsewhere
-        frame = pd.DataFrame(columns)
-        return frame.iloc[by_arrival].reset_index(drop=True)
+        return pd.DataFrame(columns, copy=False)
 
 
 class TimelineLog:
@@ -254,7 +274,7 @@ class TimelineLog:
         self._times_s = array("d")
         self._counts = array("q")
         self._utilization = array("d")
-        self._group_cached_blocks: list[list[int]] = []
+        self._group_cached_blocks = array("q")
 
     def __len__(self) -> int:
         """Number of moments added."""
@@ -282,7 +302,7 @@ class TimelineLog:
             self._utilization.extend(_NO_SHARES)
         else:
             self._utilization.extend(math.nan if share is None else share for share in utilization)
-        self._group_cached_blocks.append(list(group_cached_blocks))
+        self._group_cached_blocks.extend(group_cached_blocks)
 
     def used_blocks(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Moments in s, and the blocks in use from each on."""
@@ -303,7 +323,9 @@ class TimelineLog:
         shares = np.array(self._utilization).reshape(-1, len(NO_UTILIZATION))
         columns: dict[str, object] = {"time_s": np.array(self._times_s)}
         columns |= dict(zip(names, [*counts.T, *shares.T], strict=True))
-        columns[by_group] = pd.Series(self._group_cached_blocks, dtype="object")
+        cached = np.array(self._group_cached_blocks, dtype=np.int64)
+        by_moment = cached.reshape(len(self), -1).tolist() if len(self) else []
+        columns[by_group] = pd.Series(by_moment, dtype="object")
         return pd.DataFrame(columns)
 
 
@@ -330,12 +352,11 @@ _INTEGERS = (
     "cached_elsewhere_tokens",
 )
 _TIMES = ("arrival_s", "admitted_s", "first_token_s", "end_s")
-_integers_of = attrgetter(*_INTEGERS)
-_times_of = attrgetter(*_TIMES)
+_integers_of: Callable[[RequestRecord], Sequence[int]] = attrgetter(*_INTEGERS)
+_times_of: Callable[[RequestRecord], Sequence[float]] = attrgetter(*_TIMES)
 
 
-def _nullable(counts: npt.NDArray[np.int64]) -> pd.Series[int]:
+def _nullable(counts: npt.NDArray[np.int64]) -> pd.arrays.IntegerArray:
     import pandas as pd
 
-    series = pd.Series(counts, dtype="Int64")
-    return series.mask(series == _NO_COUNT)
+    return pd.arrays.IntegerArray(counts, counts == _NO_COUNT)

@@ -13,6 +13,7 @@ class Conversation:
     def __init__(self, begin: Content | None = None) -> None:
         """Start empty, or with what a branch has in common with its parent."""
         self._num_spans = 0 if begin is None else len(begin.uids)
+        self._num_tokens = 0 if begin is None else begin.num_tokens
         self._uids = np.empty(max(8, 2 * self._num_spans), dtype=np.int64)
         self._ends = np.empty_like(self._uids)
         if begin is not None:
@@ -22,20 +23,21 @@ class Conversation:
     @property
     def num_tokens(self) -> int:
         """Length so far, tokens."""
-        return int(self._ends[self._num_spans - 1]) if self._num_spans else 0
+        return self._num_tokens
 
     def append(self, uid: int, num_tokens: int) -> None:
         """Add a span at the end; nothing where it has no tokens."""
         if num_tokens == 0:
             return
-        if self._num_spans == len(self._uids):
+        place = self._num_spans
+        if place == len(self._uids):
             # What was handed out keeps the arrays it looks at.
             self._uids = np.concatenate([self._uids, np.empty_like(self._uids)])
             self._ends = np.concatenate([self._ends, np.empty_like(self._ends)])
-        end = self.num_tokens + num_tokens
-        self._uids[self._num_spans] = uid
-        self._ends[self._num_spans] = end
-        self._num_spans += 1
+        self._num_tokens += num_tokens
+        self._uids[place] = uid
+        self._ends[place] = self._num_tokens
+        self._num_spans = place + 1
 
     def content(self) -> Content:
         """What has been said so far."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 
 import numpy as np
+
+_WORDS = struct.Struct("<4I").unpack_from
 
 
 def stream(seed: int, *names: str | int) -> np.random.Generator:
@@ -15,6 +18,6 @@ def stream(seed: int, *names: str | int) -> np.random.Generator:
         names: as in ``("session", 7)``; the same path gives the same numbers, whatever else is
             drawn before, between or after.
     """
-    words = np.frombuffer(hashlib.sha256(repr(names).encode()).digest()[:16], dtype="<u4")
-    sequence = np.random.SeedSequence(seed, spawn_key=tuple(words.tolist()))
+    words = _WORDS(hashlib.sha256(repr(names).encode()).digest())
+    sequence = np.random.SeedSequence(seed, spawn_key=words)
     return np.random.Generator(np.random.PCG64(sequence))

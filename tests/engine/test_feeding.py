@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+import pytest
 import simpy
 
 from kvsim.cache.content import Content
@@ -109,3 +111,31 @@ def test_sessions_without_turns_end_at_once() -> None:
     for concurrency in (None, 1):
         server = played([*empty, Session("s", 0.0, [turn("a")])], concurrency=concurrency)
         assert server.arrivals == [("a", 0.0)]
+
+
+def test_calls_and_events_of_one_moment_come_in_the_order_in_which_they_were_set() -> None:
+    for runs_until in (None, 2.0):
+        clock, told = Clock(), list[str]()
+
+        def note(name: str, told: list[str] = told) -> None:
+            told.append(name)
+
+        def set_event(name: str, *, first: bool = False, clock: Clock = clock) -> None:
+            callbacks = clock.at(1.0, before_others=first).callbacks
+            assert callbacks is not None
+            callbacks.append(lambda _: note(name))
+
+        set_event("event")
+        clock.call(1.0, partial(note, "call"))
+        set_event("second event")
+        clock.call(1.0, partial(note, "first call"), before_others=True)
+        set_event("first event", first=True)
+        clock.run(until=runs_until)
+        assert told == ["first call", "first event", "event", "call", "second event"]
+
+
+def test_nothing_can_be_called_in_the_past() -> None:
+    clock = Clock()
+    clock.call(1.0, lambda: clock.call(0.5, print))
+    with pytest.raises(ValueError, match=r"0\.5 s has passed"):
+        clock.run()

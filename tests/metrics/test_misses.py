@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from kvsim.cache import reasons as at
 from kvsim.metrics.misses import (
     EVICTIONS,
@@ -74,7 +76,7 @@ def test_what_is_noted_becomes_columns_beside_what_is_not() -> None:
     )
     log.add(Misses(told, "a", "b"))
     log.add(Misses(numbers(never_seen=5)))
-    columns = log.columns()
+    columns = log.columns(np.arange(3))
     assert list(columns) == list(MISS_COLUMNS)
     assert columns[column_of("evicted_by_prompt")].isna().tolist() == [True, False, False]
     assert columns[column_of("evicted_by_prompt")][1] == 32

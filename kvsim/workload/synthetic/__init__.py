@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -79,6 +80,7 @@ def synthetic_sessions(config: SyntheticWorkload, seed: int) -> Iterator[Session
         generators.append(GENERATORS[content.kind](content, uids, rng, lengths))
     shares = np.cumsum([content.weight for content in config.content])
     shares /= shares[-1]
+    ends: list[float] = shares[:-1].tolist()
     which = stream(seed, "content")
     starts_s: Iterator[float] = iter(lambda: 0.0, None)
     if config.sessions.starts is not None:
@@ -96,7 +98,7 @@ def synthetic_sessions(config: SyntheticWorkload, seed: int) -> Iterator[Session
         if start_s is None:
             text = f"num_sessions: {config.num_sessions} are more than the {number} requests of "
             raise Problems("workload", [f"{text}{config.path}. Use {number} or fewer."])
-        index = int(np.searchsorted(shares[:-1], which.random(), "right"))
+        index = bisect_right(ends, which.random())
         builder = SessionBuilder(
             f"{number + 1:07d}",
             config.max_prompt_tokens,

@@ -137,15 +137,17 @@ class SessionBuilder:
             )
             raise Problems("workload", [f"{self._what}: {text}"])
         index = len(self.turns)
-        arrivals_s = [self.turns[a.turn].request.arrival_s + a.delay_s for a in after]
+        arrival_s = 0.0
+        for wait in after:
+            arrival_s = max(arrival_s, self.turns[wait.turn].request.arrival_s + wait.delay_s)
         request = Request(
-            request_id=f"{self.session_id}.{index:04d}",
-            arrival_s=max(arrivals_s, default=0.0),
-            content=content,
-            num_prompt_tokens=num_tokens,
-            num_output_tokens=num_output_tokens,
-            output_uid=output_uid,
-            session_id=self.session_id,
+            f"{self.session_id}.{index:04d}",
+            arrival_s,
+            content,
+            num_tokens,
+            num_output_tokens,
+            output_uid,
+            self.session_id,
         )
         self.turns.append(Turn(request, tuple(after)))
         return index

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,8 +43,19 @@ class Lengths:
 
     def draw(self, rng: np.random.Generator, num: int) -> list[int]:
         """Draw `num` of them; lognormal ones are rounded to 1 or more and cut at their max."""
+        if self._draw.form == "lognormal":
+            return self._lognormal(rng, num)
         drawn: list[int] = self._drawn(rng, num).tolist()
         return drawn
+
+    def _lognormal(self, rng: np.random.Generator, num: int) -> list[int]:
+        given = self._draw.arguments
+        most = int(given["max"])
+        logs = rng.standard_normal(num)
+        logs *= given["sigma"]
+        # Few at a time, so the rest is quicker without arrays.
+        drawn = [given["median"] * factor for factor in np.exp(logs).tolist()]
+        return [min(max(round(value), 1), most) if value < most else most for value in drawn]
 
     def _drawn(self, rng: np.random.Generator, num: int) -> Ints:
         form, given = self._draw.form, self._draw.arguments
@@ -56,9 +68,6 @@ class Lengths:
             # Trials up to the first success, of which `least` are made in any case.
             more = math.ceil(given["least"]) - 1
             return more + rng.geometric(1 / max(1.0, given["mean"] - more), num)
-        if form == "lognormal":
-            drawn = given["median"] * np.exp(given["sigma"] * rng.standard_normal(num))
-            return np.clip(np.rint(drawn), 1, given["max"]).astype(np.int64)
         assert self._recorded is not None, "checked with the scenario"
         of_prompts = form == "recorded-prompt"
         lengths = self._recorded.prompt_tokens if of_prompts else self._recorded.output_tokens
@@ -101,6 +110,7 @@ class Zipf:
         weights = np.arange(1, num + 1, dtype=np.float64) ** -exponent
         self._cumulative = np.cumsum(weights)
         self._cumulative /= self._cumulative[-1]
+        self._listed: list[float] = self._cumulative.tolist()
 
     @property
     def num(self) -> int:
@@ -109,7 +119,7 @@ class Zipf:
 
     def one(self, rng: np.random.Generator) -> int:
         """Draw a rank."""
-        return min(int(np.searchsorted(self._cumulative, rng.random(), "right")), self.num - 1)
+        return min(bisect_right(self._listed, rng.random()), self.num - 1)
 
     def distinct(self, rng: np.random.Generator, num: int) -> list[int]:
         """Draw different ranks, all of them where `num` is more than there are.
