@@ -18,6 +18,7 @@ from kvsim.routing.views import Ints, Views
 
 if TYPE_CHECKING:
     from kvsim.cache.content import Content
+    from kvsim.routing.prefix_index import EventIndex
 
 POSITION_BITS = 24
 """Positions are below 2**24 tokens, as in `kvsim.cache.content`."""
@@ -57,6 +58,10 @@ class BlockRuns(Sequence[int]):
         self._ends = ends
         self._unit = unit_tokens
         self._keys: list[int] | None = None
+
+    def ends(self) -> list[tuple[int, int]]:
+        """The keys of the first and the last block of each run, as they were told."""
+        return self._ends
 
     def runs(self) -> list[Run]:
         """All of them, each from its lowest block on."""
@@ -131,8 +136,8 @@ class RoutedRequest:
     priority: int = 0
     pinned: int | None = None
     _spans: list[tuple[int, int]] | None = field(default=None, repr=False)
-    _runs: dict[int, list[Run]] = field(default_factory=dict, repr=False)
-    _keys: dict[int, tuple[int, ...]] = field(default_factory=dict, repr=False)
+    _runs: dict[int, list[Run]] | None = field(default=None, repr=False)
+    _keys: dict[int, tuple[int, ...]] | None = field(default=None, repr=False)
 
     def spans(self) -> list[tuple[int, int]]:
         """The prompt as ``(uid, end)`` pairs, ends in tokens from the start."""
@@ -146,6 +151,8 @@ class RoutedRequest:
 
         As many as there are spans, however long they are: what an index of prefixes works on.
         """
+        if self._runs is None:
+            self._runs = {}
         runs = self._runs.get(unit_tokens)
         if runs is None:
             runs, start = [], 0
@@ -163,6 +170,8 @@ class RoutedRequest:
 
         Two requests have equal keys as far as their prompts are equal, and no further.
         """
+        if self._keys is None:
+            self._keys = {}
         keys = self._keys.get(unit_tokens)
         if keys is None:
             listed: list[int] = []
@@ -230,6 +239,14 @@ class Router(Generic[ParametersT]):
         """What it must be shown, and how late; nothing unless said otherwise."""
         found = getattr(self.parameters, "sees", NOTHING)
         return found if isinstance(found, Sees) else NOTHING
+
+    @property
+    def event_index(self) -> EventIndex | None:
+        """An index that takes what devices tell as it comes, without `on_events` being called.
+
+        None: `on_events` is called, as it is where a subclass overrides that alone.
+        """
+        return None
 
     @property
     def by_session(self) -> bool:

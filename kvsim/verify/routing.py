@@ -196,7 +196,7 @@ def _follow_dynamo(transcript: Transcript) -> Following:
             # Whoever was drawn among equals gets it, so that both go on alike.
             request = requests.arrive(line, pinned=worker)
             view = router.look(request, decider.views, 0.0)
-            costs = router.costs(request, view)
+            costs = view.costs
             values = {
                 "overlap": view.overlap_tokens // block,
                 "prefill_tokens": view.prefill_tokens + request.prompt_tokens - view.overlap_tokens,
