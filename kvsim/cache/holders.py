@@ -13,7 +13,6 @@ from kvsim.cache.block_pool import (
     LOG,
     LOG_LENGTH,
     LOG_ROWS,
-    LOG_STAMPED,
     REMOVED,
 )
 from kvsim.cache.content import GROUP_BITS, NUMBER_BITS, POSITION_BITS, Content, Ints
@@ -75,7 +74,7 @@ class Holders:
 
         Args:
             cache: its number.
-            totals: of its pool, with a log that was long enough (`log_holds`).
+            totals: of its pool, with a log that was long enough.
         """
         table = self._table
         while not _read(totals, table.heads, table.cells, cache, self.group, self.block_size):
@@ -94,16 +93,6 @@ class Holders:
             self._key_lookahead, max_tokens, self._reach,
         )  # fmt: skip
         return self._reach
-
-
-def log_holds(totals: Ints) -> bool:
-    """Whether a pool's log has all that was entered and removed since it was emptied."""
-    return LOG_ROWS * int(totals[LOG_LENGTH]) <= len(totals) - LOG
-
-
-def empty_log(totals: Ints) -> None:
-    """All entries have been read."""
-    totals[LOG_LENGTH] = totals[LOG_STAMPED] = 0
 
 
 @njit

@@ -18,6 +18,8 @@ KEY, NEXT, HOLDER, LAST = range(4)
 # Row 0 is no cell: the first free cell, how many are free, and two entries of a table's own.
 FREE_HEAD, NUM_FREE, OWN, OWN_TOO = range(4)
 
+MOST_TOKENS = 1 << POSITION_BITS
+"""No prompt is longer."""
 _FEWEST_CELLS = 1 << 10
 
 
@@ -45,7 +47,7 @@ class SpanTable:
             return
         cells = np.zeros((size, self.cells.shape[1]), np.int64)
         cells[:before] = self.cells
-        heads = np.zeros(size, np.int64)
+        heads = np.zeros(2 * size, np.int64)
         _spread(self.heads, heads, cells, before)
         self.heads, self.cells = heads, cells
 

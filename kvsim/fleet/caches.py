@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvsim.cache.block_pool import LOG_LENGTH
+from kvsim.cache.block_pool import LOG, LOG_LENGTH, LOG_ROWS, LOG_STAMPED
 from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content
-from kvsim.cache.holders import Holders, empty_log, log_holds
+from kvsim.cache.holders import Holders
 from kvsim.cache.manager import KVCache
 from kvsim.cache.manager import Sequence as CacheSequence
 from kvsim.cache.spec import FULL
@@ -35,6 +35,7 @@ class FleetCaches:
     Attributes:
         holders: which replicas hold which blocks, as of the end of each one's last step; nothing
             where they are not compared.
+        reads_logs: whether caches have to keep logs.
     """
 
     def __init__(
@@ -65,11 +66,7 @@ class FleetCaches:
         ]
         self._compares = compares
         self._shares = array("d")
-
-    @property
-    def reads_logs(self) -> bool:
-        """Whether caches have to keep logs."""
-        return self._compares or bool(self._posts)
+        self.reads_logs = compares or bool(self._posts)
 
     def add(self, replica: int, cache: KVCache) -> None:
         """A replica is there, with a cold cache."""
@@ -93,16 +90,17 @@ class FleetCaches:
         if cache is None or not self.reads_logs:
             return
         log = cache.core.pool.totals
-        if not log[LOG_LENGTH]:
+        number = int(log[LOG_LENGTH])
+        if not number:
             return
-        if not log_holds(log):
+        if LOG_ROWS * number > len(log) - LOG:
             raise RuntimeError(f"the log of replica {replica} was too short for a step")
         if self._compares:
             self.holders.read(replica, log)
         now_ns = round(now_s / _NS)
         for post in self._posts:
             post.collect(log, target, now_ns)
-        empty_log(log)
+        log[LOG_LENGTH] = log[LOG_STAMPED] = 0
 
     def deliver(self, now_s: float) -> None:
         """Let routers know of what has reached them by now."""

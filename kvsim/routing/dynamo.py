@@ -14,6 +14,7 @@ from kvsim.routing.contract import RoutedRequest, Router, Surroundings, Tier
 from kvsim.routing.dynamo_choice import (
     ACTIVE,
     BLOCKS,
+    DECIDED,
     DISK,
     EQUALS,
     HOST,
@@ -23,7 +24,6 @@ from kvsim.routing.dynamo_choice import (
     ROWS,
     book,
     choose_least,
-    overlap_of,
     unbook,
 )
 from kvsim.routing.parameters import NotNegative, Parameters, Positive, Seconds
@@ -79,6 +79,9 @@ class DynamoKvParameters(Parameters):
     )
 
 
+_TIER_ROWS: tuple[tuple[int, Tier], ...] = ((HOST, "host"), (DISK, "disk"))
+
+
 @dataclass(frozen=True, slots=True)
 class DynamoView:
     """What the costs of a request are made of, for each of `views.replicas`; used again.
@@ -113,12 +116,9 @@ class DynamoKv(Router[DynamoKvParameters]):
         super().__init__(parameters, surroundings)
         given = parameters
         self._unit = unit = surroundings.block_tokens
-        self._tiers: dict[Tier, EventIndex] = {
-            tier: EventIndex(unit) for tier in ("device", "host", "disk")
-        }
+        self._tiers: dict[Tier, EventIndex] = {"device": EventIndex(unit)}
         ttl = given.predicted_ttl if given.sees.events_after_s is not None else given.decision_ttl
-        self._keeps_decisions = ttl is not None
-        self._decisions = DecisionIndex(unit, ttl or 0.0)
+        self._decisions = None if ttl is None else DecisionIndex(unit, ttl)
         self._blocks = ActiveBlocks(unit)
         self._weights: Floats = np.zeros(NUM_WEIGHTS)
         self._weights[:] = (
@@ -173,28 +173,25 @@ class DynamoKv(Router[DynamoKvParameters]):
             return request.arrival_s
         if policy == "lcfs":
             return -request.arrival_s
-        found = np.zeros(self._state.shape[1], np.int64)
-        self._find(request, now_s, found)
-        return float(request.prompt_tokens - int(found.max()))
+        return float(request.prompt_tokens - int(self._device_overlap(request, now_s).max()))
 
     def on_sent(self, request: RoutedRequest, replica: int, now_s: float) -> None:
         """Book the request: its prefill without what is cached, and its blocks."""
         if self._looked != request.request_id:  # it asked for its replica by itself
-            self._find(request, now_s, self._state[OVERLAP])
+            self._state[OVERLAP] = self._device_overlap(request, now_s)
             self._looked = request.request_id
-        content, kept, active = request.content, self._decisions, self._blocks.table
-        until_s = now_s + kept.keep_s if self._keeps_decisions else 0.0
+        content, active = request.content, self._blocks.table
         tokens = -1
         while tokens < 0:
             tokens = book(
-                content.uids, content.ends, request.prompt_tokens, until_s, replica, self._unit,
-                self._weights, self._state, kept.table.heads, kept.table.cells, kept.until,
-                active.heads, active.cells,
+                content.uids, content.ends, request.prompt_tokens, replica, self._unit,
+                self._weights, self._state, active.heads, active.cells,
             )  # fmt: skip
             if tokens < 0:
-                kept.grow(len(content.uids))
                 active.grow(len(content.uids))
         self._prefilling[request.request_id] = tokens
+        if self._decisions is not None:
+            self._decisions.store(replica, content, now_s)
 
     def on_first_token(self, request: RoutedRequest, replica: int, now_s: float) -> None:
         """Its prefill counts no more, all at once."""
@@ -217,8 +214,11 @@ class DynamoKv(Router[DynamoKvParameters]):
         tier: Tier = "device",
     ) -> None:
         """Enter and take out blocks."""
-        self._tiers[tier].remove(replica, removed)
-        self._tiers[tier].store(replica, stored)
+        index = self._tiers.get(tier)
+        if index is None:
+            index = self._tiers[tier] = EventIndex(self._unit)
+        index.remove(replica, removed)
+        index.store(replica, stored)
 
     def on_replica_added(self, replica: int, now_s: float) -> None:
         """Make room for it."""
@@ -230,18 +230,24 @@ class DynamoKv(Router[DynamoKvParameters]):
         """Forget its blocks."""
         for index in self._tiers.values():
             index.drop(replica)
-        self._decisions.drop(replica)
+        if self._decisions is not None:
+            self._decisions.drop(replica)
 
     def _weigh(self, request: RoutedRequest, views: Views, now_s: float) -> int:
         """Fill the state and the costs; see `choose_least`."""
         self._looked = request.request_id
-        content, kept, active = request.content, self._decisions, self._blocks.table
-        device, host, disk = (index.table for index in self._tiers.values())
+        content, state = request.content, self._state
+        if self._decisions is not None and self.parameters.role != "decode":
+            state[DECIDED] = self._decisions.overlap(content, len(self._costs), now_s)
+        if len(self._tiers) > 1:
+            for row, tier in _TIER_ROWS:
+                if tier in self._tiers:
+                    state[row] = self._tiers[tier].overlap(content, len(self._costs))
+        device, active = self._tiers["device"].table, self._blocks.table
         return choose_least(
-            content.uids, content.ends, request.prompt_tokens, now_s, views.numbers, self._unit,
-            self._weights, self._state, self._costs, device.heads, device.cells, host.heads,
-            host.cells, disk.heads, disk.cells, kept.table.heads, kept.table.cells, kept.until,
-            active.heads, active.cells,
+            content.uids, content.ends, request.prompt_tokens, views.numbers, self._unit,
+            self._weights, state, self._costs, device.heads, device.cells, active.heads,
+            active.cells,
         )  # fmt: skip
 
     def _drawn(self, views: Views, rng: random.Random) -> int:
@@ -257,15 +263,12 @@ class DynamoKv(Router[DynamoKvParameters]):
         index = min(int(chances.searchsorted(drawn, side="right")), len(costs) - 1)
         return views.replicas[index]
 
-    def _find(self, request: RoutedRequest, now_s: float, found: Ints) -> None:
-        """Write leading tokens on each device, by events, by decisions, or the longer of the two.
-
-        On the decode side none count.
-        """
+    def _device_overlap(self, request: RoutedRequest, now_s: float) -> Ints:
+        """Leading tokens on each device, by events, by decisions, or the longer of the two."""
+        content, size = request.content, len(self._costs)
         if self.parameters.role == "decode":
-            return
-        content, device, kept = request.content, self._tiers["device"].table, self._decisions
-        overlap_of(
-            device.heads, device.cells, kept.table.heads, kept.table.cells, kept.until,
-            content.uids, content.ends, self._unit, now_s, np.zeros_like(found), found,
-        )  # fmt: skip
+            return np.zeros(size, np.int64)
+        found = self._tiers["device"].overlap(content, size)
+        if self._decisions is not None:
+            found = np.maximum(found, self._decisions.overlap(content, size, now_s))
+        return found

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from kvsim.cache.content import Ints
-from kvsim.cache.span_table import NUM_FREE, last_block, overlap_runs
+from kvsim.cache.span_table import MOST_TOKENS, NUM_FREE, last_block, overlap_runs
 from kvsim.jit import njit
-from kvsim.routing.prefix_index import (
-    MOST_TOKENS,
-    add_active,
-    count_active,
-    forget_decisions,
-    keep_decision,
-    overlap_decisions,
-    remove_active,
-)
+from kvsim.routing.prefix_index import add_active, count_active, remove_active
 from kvsim.routing.views import Floats
 
 # Rows of `state`, by number of the replica: what is booked there (tokens to prefill, decode blocks,
-# requests) and what was seen for the last prompt. Row `EQUALS` lists the replicas of least cost;
-# the last ones are for own use.
-PREFILL, DECODE, ACTIVE, OVERLAP, HOST, DISK, BLOCKS, EQUALS, _FOUND, _MOST, ROWS = range(11)
+# requests) and what was seen for the last prompt. Whoever keeps decisions or hears of tiers fills
+# `DECIDED`, `HOST` and `DISK` before with the leading tokens found there. Row `EQUALS` lists the
+# replicas of least cost; the last ones are for own use.
+(
+    PREFILL, DECODE, ACTIVE, OVERLAP, DECIDED, HOST, DISK, BLOCKS, EQUALS, _FOUND, _MOST, ROWS,
+) = range(12)  # fmt: skip
 
 # Entries of `weights`: see `DynamoKvParameters`; credits are a token's share of a block's.
 (
@@ -29,33 +24,10 @@ PREFILL, DECODE, ACTIVE, OVERLAP, HOST, DISK, BLOCKS, EQUALS, _FOUND, _MOST, ROW
 
 
 @njit
-def overlap_of(
-    heads: Ints,
-    cells: Ints,
-    kept_heads: Ints,
-    kept_cells: Ints,
-    until: Floats,
-    uids: Ints,
-    ends: Ints,
-    unit: int,
-    now_s: float,
-    most: Ints,
-    found: Ints,
-) -> None:
-    """Write leading tokens on each device, by events or by decisions, whichever are more."""
-    overlap_runs(heads, cells, uids, ends, unit, 0, MOST_TOKENS, found)
-    forget_decisions(kept_heads, kept_cells, until, now_s)
-    overlap_decisions(kept_heads, kept_cells, uids, ends, unit, most)
-    for replica in range(len(found)):
-        found[replica] = max(found[replica], most[replica])
-
-
-@njit
 def choose_least(
     uids: Ints,
     ends: Ints,
     num_tokens: int,
-    now_s: float,
     numbers: Ints,
     unit: int,
     weights: Floats,
@@ -63,13 +35,6 @@ def choose_least(
     costs: Floats,
     heads: Ints,
     cells: Ints,
-    host_heads: Ints,
-    host_cells: Ints,
-    disk_heads: Ints,
-    disk_cells: Ints,
-    kept_heads: Ints,
-    kept_cells: Ints,
-    until: Floats,
     active_heads: Ints,
     active_cells: Ints,
 ) -> int:
@@ -79,21 +44,13 @@ def choose_least(
         uids: of the prompt's spans.
         ends: of the prompt's spans.
         num_tokens: its length.
-        now_s: the time.
         numbers: replicas that can be chosen.
         unit: tokens of a block.
         weights: of the sum.
         state: by replica.
         costs: by replica; only those of `numbers` are written.
-        heads: of the table of the device's events; then of other tiers, decisions, and requests.
-        cells: of the same.
-        host_heads: of the host tier.
-        host_cells: of the host tier.
-        disk_heads: of the disk tier.
-        disk_cells: of the disk tier.
-        kept_heads: of the router's decisions.
-        kept_cells: of the router's decisions.
-        until: how long decisions count.
+        heads: of the events of devices.
+        cells: of the events of devices.
         active_heads: of active requests.
         active_cells: of active requests.
 
@@ -102,16 +59,12 @@ def choose_least(
     """
     overlap = state[OVERLAP]
     if weights[COUNTS_PREFILL] != 0.0:
-        overlap_of(
-            heads, cells, kept_heads, kept_cells, until, uids, ends, unit, now_s, state[_MOST],
-            overlap,
-        )  # fmt: skip
-    overlap_runs(host_heads, host_cells, uids, ends, unit, 0, MOST_TOKENS, state[HOST])
-    overlap_runs(disk_heads, disk_cells, uids, ends, unit, 0, MOST_TOKENS, state[DISK])
+        overlap_runs(heads, cells, uids, ends, unit, 0, MOST_TOKENS, overlap)
     count_active(active_heads, active_cells, uids, ends, unit, state[_MOST], state[_FOUND])
     num_blocks = last_block(ends[-1], unit, 0) // unit if len(ends) > 0 else 0
     least_prefill = state[PREFILL, numbers[0]]
     for replica in numbers:
+        overlap[replica] = max(overlap[replica], state[DECIDED, replica])
         state[HOST, replica] = max(0, state[HOST, replica] - overlap[replica])
         known = overlap[replica] + state[HOST, replica]
         state[DISK, replica] = max(0, state[DISK, replica] - known)
@@ -151,14 +104,10 @@ def book(
     uids: Ints,
     ends: Ints,
     num_tokens: int,
-    until_s: float,
     replica: int,
     unit: int,
     weights: Floats,
     state: Ints,
-    kept_heads: Ints,
-    kept_cells: Ints,
-    until: Floats,
     active_heads: Ints,
     active_cells: Ints,
 ) -> int:
@@ -168,14 +117,10 @@ def book(
         uids: of the prompt's spans.
         ends: of the prompt's spans.
         num_tokens: its length.
-        until_s: how long the decision counts; 0 where decisions are not kept.
         replica: where it goes.
         unit: tokens of a block.
         weights: of the sum.
         state: by replica; row `OVERLAP` is this prompt's.
-        kept_heads: of the router's decisions.
-        kept_cells: of the router's decisions.
-        until: how long decisions count.
         active_heads: of active requests.
         active_cells: of active requests.
 
@@ -183,7 +128,7 @@ def book(
         Tokens that count there until its first one; -1 where nothing was done, because cells could
         be too few.
     """
-    if min(active_cells[0, NUM_FREE], kept_cells[0, NUM_FREE]) < len(uids):
+    if active_cells[0, NUM_FREE] < len(uids):
         return -1
     tokens = 0
     if weights[COUNTS_PREFILL] != 0.0:
@@ -193,8 +138,6 @@ def book(
         new = add_active(active_heads, active_cells, replica, uids, ends, unit)
         state[DECODE, replica] += new
     state[ACTIVE, replica] += 1
-    if until_s > 0.0:
-        keep_decision(kept_heads, kept_cells, until, replica, uids, ends, unit, until_s)
     return tokens
 
 

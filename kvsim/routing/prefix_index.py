@@ -17,6 +17,7 @@ from kvsim.cache.span_table import (
     HOLDER,
     KEY,
     LAST,
+    MOST_TOKENS,
     NEXT,
     OWN,
     OWN_TOO,
@@ -34,9 +35,6 @@ from kvsim.cache.span_table import (
 from kvsim.jit import njit
 from kvsim.routing.contract import POSITION_BITS, BlockRuns
 from kvsim.routing.views import Floats, Ints
-
-MOST_TOKENS = 1 << POSITION_BITS
-"""No prompt is longer."""
 
 
 class EventIndex:

@@ -13,6 +13,7 @@ from kvsim.routing import BlockRuns, prefix_key
 from kvsim.routing.lru_index import LruIndex, SharedLruIndex
 from kvsim.routing.prefix_index import ActiveBlocks, DecisionIndex, EventIndex
 from tests.routing.fleets import BLOCK, request
+from tests.slow_model import slow_indexes as slow
 
 REPLICAS = 4
 
@@ -115,6 +116,62 @@ def test_active_blocks_are_counted_once_for_each_replica(seed: int) -> None:
             active[who].remove(sent.keys(BLOCK))
             gone = blocks.remove(who, sent.content)
             assert gone == len(before) - len(set().union(*active[who]))
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_arrays_are_the_dictionaries_of_the_slow_model(seed: int) -> None:
+    """Longer histories, more replicas than fit a word, tables that grow; and none is left over."""
+    rng = random.Random(seed)
+    num = rng.choice((2, 70))
+    events, kept, active = EventIndex(BLOCK), DecisionIndex(BLOCK, 3.0), ActiveBlocks(BLOCK)
+    slow_events, slow_kept = slow.EventIndex(BLOCK), slow.DecisionIndex(BLOCK, 3.0)
+    slow_active = slow.ActiveBlocks(BLOCK)
+    requests = [request(f"r{n}", *spans) for n, spans in enumerate(prompts(rng, 30))]
+    on_the_way = []
+    now_s = 0.0
+    for _ in range(rng.choice((60, 400))):
+        now_s += rng.choice((0.0, 0.0, 0.25, 1.0))
+        sent, who = rng.choice(requests), rng.randrange(num)
+        keys = list(sent.keys(BLOCK))
+        cut = sorted(rng.randrange(len(keys) + 1) for _ in range(2))
+        what = rng.random()
+        if what < 0.4:
+            told = keys[cut[0] if what < 0.1 else 0 :]
+            events.store(who, told)
+            slow_events.store(who, told)
+        elif what < 0.6:
+            gone = rng.choice([keys[cut[0] :], keys[cut[0] : cut[1]][::-1], keys[::2]])
+            events.remove(who, gone)
+            slow_events.remove(who, gone)
+        elif what < 0.8:
+            kept.store(who, sent.content, now_s)
+            slow_kept.store(who, sent.runs(BLOCK), now_s)
+            new = active.add(who, sent.content)
+            assert new == slow_active.add(who, sent.runs(BLOCK))
+            on_the_way.append((sent, who))
+        elif what < 0.97 and on_the_way:
+            done, whose = on_the_way.pop(rng.randrange(len(on_the_way)))
+            gone_blocks = active.remove(whose, done.content)
+            assert gone_blocks == slow_active.remove(whose, done.runs(BLOCK))
+        elif what > 0.98:
+            for index in (events, kept, slow_events, slow_kept):
+                index.drop(who)
+        probe = rng.choice(requests)
+        found = [
+            (events.overlap(probe.content, num), slow_events.overlap(probe.runs(BLOCK))),
+            (kept.overlap(probe.content, num, now_s), slow_kept.overlap(probe.runs(BLOCK), now_s)),
+            (active.shared(probe.content, num), slow_active.shared(probe.runs(BLOCK))),
+        ]
+        for fast, slowly in found:
+            assert fast.tolist() == [slowly.get(n, 0) for n in range(num)]
+    for done, whose in on_the_way:
+        active.remove(whose, done.content)
+    for who in range(num):
+        for sent in requests:
+            events.remove(who, sent.keys(BLOCK))
+    kept.overlap(requests[0].content, num, now_s + 3.0)
+    assert [index.table.num_cells for index in (events, kept, active)] == [0, 0, 0]
 
 
 def test_a_replica_keeps_the_blocks_sent_last_and_counts_those_behind_a_gap() -> None:

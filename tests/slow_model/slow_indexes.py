@@ -67,6 +67,15 @@ class EventIndex:
             if not replicas:
                 del self._held[uid]
 
+    def held(self) -> set[tuple[int, int, int]]:
+        """Replica, first and last key of every interval."""
+        return {
+            (replica, uid << POSITION_BITS | low, uid << POSITION_BITS | high)
+            for uid, replicas in self._held.items()
+            for replica, there in replicas.items()
+            for low, high in zip(there[::2], there[1::2], strict=True)
+        }
+
     def overlap(self, runs: Iterable[Run]) -> dict[int, int]:
         """Tokens of each replica's leading blocks of a prompt; replicas with none are left out."""
         found: dict[int, int] = {}
