@@ -9,7 +9,7 @@ import numpy as np
 
 from kvsim.cache.block_pool import LOG, LOG_LENGTH, LOG_ROWS, LOG_STAMPED
 from kvsim.cache.config import CacheConfig
-from kvsim.cache.content import Content
+from kvsim.cache.content import Content, Ints
 from kvsim.cache.holders import Holders
 from kvsim.cache.manager import KVCache
 from kvsim.cache.manager import Sequence as CacheSequence
@@ -58,6 +58,13 @@ class FleetCaches:
         size = config.groups[group].block_size
         self.holders = Holders(num_replicas, group, size, config.key_lookahead_tokens)
         self._has_full = config.groups[group].kind == FULL
+        # One group, of which whole blocks are found, however many: then a cache finds what it holds
+        # unless its log says that it has changed.
+        self._hits_are_held = (
+            config.enable_caching
+            and [spec.kind for spec in config.groups] == [FULL]
+            and not (config.use_eagle or config.groups[0].eagle or config.key_lookahead_tokens)
+        )
         self._caches: dict[int, KVCache] = {}
         self._posts = [
             EventPost(decider, delay_s, group, size)
@@ -124,25 +131,33 @@ class FleetCaches:
             return None
         if len(caches) < 2:
             return 0
-        own = self.cached_tokens(content, replica)
-        num_tokens = content.num_tokens - 1
-        if own >= num_tokens - self.holders.block_size:
-            return 0
         if not self._has_full:
+            own = self.cached_tokens(content, replica)
             most = max(self.cached_tokens(content, other) for other in caches)
             return max(0, most - own)
+        num_tokens = content.num_tokens - 1
         reach = self.holders.reach(content, num_tokens)
+        own = self._found(content, replica, reach)
+        if own >= num_tokens - self.holders.block_size:
+            return 0
         others = sorted(
-            (int(tokens), number)
-            for number, tokens in enumerate(reach.tolist())
-            if tokens > own and number != replica and number in caches
+            (int(reach[number]), number)
+            for number in np.flatnonzero(reach > own).tolist()
+            if number != replica and number in caches
         )
         best = own
         for tokens, number in reversed(others):
             if tokens <= best:  # no group finds more than full attention does
                 break
-            best = max(best, self.cached_tokens(content, number))
+            best = max(best, self._found(content, number, reach))
         return best - own
+
+    def _found(self, content: Content, replica: int, reach: Ints) -> int:
+        """The same as `cached_tokens`, taken from what is held where that says as much."""
+        cache = self._caches.get(replica)
+        if cache is not None and self._hits_are_held and not cache.core.pool.totals[LOG_LENGTH]:
+            return int(reach[replica])
+        return self.cached_tokens(content, replica)
 
     def note_duplicates(self) -> None:
         """Look at what part of the cached tokens is on more than one replica, for the mean."""
