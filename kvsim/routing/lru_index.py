@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kvsim.routing.contract import POSITION_BITS, Run
+from kvsim.routing.block_runs import POSITION_BITS, Run
 
 
 class SharedLruIndex:

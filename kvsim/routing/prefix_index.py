@@ -33,7 +33,7 @@ from kvsim.cache.span_table import (
     take_cell,
 )
 from kvsim.jit import njit
-from kvsim.routing.contract import POSITION_BITS, BlockRuns
+from kvsim.routing.block_runs import POSITION_BITS, BlockRuns
 from kvsim.routing.views import Floats, Ints
 
 

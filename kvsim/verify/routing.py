@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from kvsim.cache.content import POSITION_BITS, Content
-from kvsim.routing.contract import RoutedRequest, Router, Surroundings, prefix_key
+from kvsim.routing.block_runs import prefix_key
+from kvsim.routing.contract import RoutedRequest, Router, Surroundings
 from kvsim.routing.coordinator import Coordinator, Publication, as_counts
 from kvsim.routing.decider import Decider
 from kvsim.routing.dynamo import DynamoKv

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kvsim.routing.contract import POSITION_BITS, BlockRuns, Run
+from kvsim.routing.block_runs import POSITION_BITS, BlockRuns, Run
 
 _POSITION = (1 << POSITION_BITS) - 1
 _NOBODY: dict[int, list[int]] = {}
