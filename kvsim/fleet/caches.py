@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import heapq
+from array import array
 from collections.abc import Sequence
-from itertools import count, groupby
 
 import numpy as np
 
+from kvsim.cache.block_pool import LOG, LOG_LENGTH, LOG_ROWS, LOG_STAMPED
 from kvsim.cache.config import CacheConfig
 from kvsim.cache.content import Content, Ints
 from kvsim.cache.holders import Holders
 from kvsim.cache.manager import KVCache
 from kvsim.cache.manager import Sequence as CacheSequence
 from kvsim.cache.spec import FULL
-from kvsim.routing import BlockRuns, Decider
-from kvsim.routing.contract import POSITION_BITS
+from kvsim.fleet.event_post import EventPost
+from kvsim.routing import Decider
 
 LOG_ENTRIES_A_BLOCK = 8
 """A step enters and removes a block twice at most (a request that is preempted gives back what it
@@ -33,7 +33,9 @@ class FleetCaches:
     """Fed with the logs of all replicas' caches.
 
     Attributes:
-        holders: which replicas hold which blocks, as of the end of each one's last step.
+        holders: which replicas hold which blocks, as of the end of each one's last step; nothing
+            where they are not compared.
+        reads_logs: whether caches have to keep logs.
     """
 
     def __init__(
@@ -56,21 +58,22 @@ class FleetCaches:
         size = config.groups[group].block_size
         self.holders = Holders(num_replicas, group, size, config.key_lookahead_tokens)
         self._has_full = config.groups[group].kind == FULL
+        # One group, of which whole blocks are found, however many: then a cache finds what it holds
+        # unless its log says that it has changed.
+        self._hits_are_held = (
+            config.enable_caching
+            and [spec.kind for spec in config.groups] == [FULL]
+            and not (config.use_eagle or config.groups[0].eagle or config.key_lookahead_tokens)
+        )
         self._caches: dict[int, KVCache] = {}
-        self._listeners = [
-            (decider, delay_s)
+        self._posts = [
+            EventPost(decider, delay_s, group, size)
             for decider in deciders
             if (delay_s := decider.router.sees.events_after_s) is not None
         ]
         self._compares = compares
-        self._pending: list[tuple[float, int, Decider, int, BlockRuns, BlockRuns]] = []
-        self._number = count()
-        self._shares: list[float] = []
-
-    @property
-    def reads_logs(self) -> bool:
-        """Whether caches have to keep logs."""
-        return self._compares or bool(self._listeners)
+        self._shares = array("d")
+        self.reads_logs = compares or bool(self._posts)
 
     def add(self, replica: int, cache: KVCache) -> None:
         """A replica is there, with a cold cache."""
@@ -93,18 +96,23 @@ class FleetCaches:
         cache = self._caches.get(replica)
         if cache is None or not self.reads_logs:
             return
-        runs = self.holders.read(replica, cache.core.pool.totals, round(now_s / _NS))
-        if runs is None:
+        log = cache.core.pool.totals
+        number = int(log[LOG_LENGTH])
+        if not number:
+            return
+        if LOG_ROWS * number > len(log) - LOG:
             raise RuntimeError(f"the log of replica {replica} was too short for a step")
-        if self._listeners and runs.shape[1]:
-            self._tell(target, runs)
+        if self._compares:
+            self.holders.read(replica, log)
+        now_ns = round(now_s / _NS)
+        for post in self._posts:
+            post.collect(log, target, now_ns)
+        log[LOG_LENGTH] = log[LOG_STAMPED] = 0
 
     def deliver(self, now_s: float) -> None:
         """Let routers know of what has reached them by now."""
-        pending = self._pending
-        while pending and pending[0][0] <= now_s:
-            _, _, decider, target, stored, removed = heapq.heappop(pending)
-            decider.events(target, stored, removed, now_s)
+        for post in self._posts:
+            post.deliver(now_s)
 
     def cached_tokens(self, content: Content, replica: int) -> int:
         """Leading tokens of a prompt that a replica would find now."""
@@ -123,25 +131,33 @@ class FleetCaches:
             return None
         if len(caches) < 2:
             return 0
-        own = self.cached_tokens(content, replica)
-        num_tokens = content.num_tokens - 1
-        if own >= num_tokens - self.holders.block_size:
-            return 0
         if not self._has_full:
+            own = self.cached_tokens(content, replica)
             most = max(self.cached_tokens(content, other) for other in caches)
             return max(0, most - own)
+        num_tokens = content.num_tokens - 1
         reach = self.holders.reach(content, num_tokens)
+        own = self._found(content, replica, reach)
+        if own >= num_tokens - self.holders.block_size:
+            return 0
         others = sorted(
-            (int(tokens), number)
-            for number, tokens in enumerate(reach.tolist())
-            if tokens > own and number != replica and number in caches
+            (int(reach[number]), number)
+            for number in np.flatnonzero(reach > own).tolist()
+            if number != replica and number in caches
         )
         best = own
         for tokens, number in reversed(others):
             if tokens <= best:  # no group finds more than full attention does
                 break
-            best = max(best, self.cached_tokens(content, number))
+            best = max(best, self._found(content, number, reach))
         return best - own
+
+    def _found(self, content: Content, replica: int, reach: Ints) -> int:
+        """The same as `cached_tokens`, taken from what is held where that says as much."""
+        cache = self._caches.get(replica)
+        if cache is not None and self._hits_are_held and not cache.core.pool.totals[LOG_LENGTH]:
+            return int(reach[replica])
+        return self.cached_tokens(content, replica)
 
     def note_duplicates(self) -> None:
         """Look at what part of the cached tokens is on more than one replica, for the mean."""
@@ -160,48 +176,3 @@ class FleetCaches:
         if not self._compares:
             return None
         return (self.holders.num_held - self.holders.num_keys) * self.holders.block_size
-
-    def _tell(self, target: int, runs: Ints) -> None:
-        """Put what was logged on its way to routers."""
-        stored: list[tuple[int, int]] = []
-        removed: list[tuple[int, int]] = []
-        rows = runs.T.tolist()
-        for enters, first, last, _ in rows:
-            (stored if enters else removed).append((first, last))
-        if stored and removed and _overlap(stored, removed):
-            # Runs of one kind, in order: a block was removed and entered again, or the reverse.
-            for enters, together in groupby(rows, key=lambda row: row[0]):
-                part = list(together)
-                told = [(first, last) for _, first, last, _ in part]
-                self._send(target, part[-1][3], *((told, []) if enters else ([], told)))
-        else:
-            self._send(target, rows[-1][3], stored, removed)
-
-    def _send(
-        self,
-        target: int,
-        time_ns: int,
-        stored: list[tuple[int, int]],
-        removed: list[tuple[int, int]],
-    ) -> None:
-        unit = self.holders.block_size
-        told = BlockRuns(stored, unit), BlockRuns(removed, unit)
-        for decider, delay_s in self._listeners:
-            at_s = float(time_ns) * _NS + delay_s
-            heapq.heappush(self._pending, (at_s, next(self._number), decider, target, *told))
-
-
-def _overlap(stored: list[tuple[int, int]], removed: list[tuple[int, int]]) -> bool:
-    """Whether a block stands in a run of each."""
-    uids = {first >> POSITION_BITS for first, _ in stored}
-    if not any(first >> POSITION_BITS in uids for first, _ in removed):
-        return False
-    lows = sorted(
-        (min(run), max(run), kind) for kind, runs in ((0, stored), (1, removed)) for run in runs
-    )
-    furthest = [-1, -1]
-    for low, high, kind in lows:
-        if low <= furthest[1 - kind]:
-            return True
-        furthest[kind] = max(furthest[kind], high)
-    return False

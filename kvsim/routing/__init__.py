@@ -7,7 +7,8 @@ May come in: policies, by whose rules routers are found, and the ground.
 
 from __future__ import annotations
 
-from kvsim.routing.contract import BlockRuns, RoutedRequest, Router, Surroundings, prefix_key
+from kvsim.routing.block_runs import BlockRuns, prefix_key
+from kvsim.routing.contract import RoutedRequest, Router, Surroundings
 from kvsim.routing.coordinator import Coordinator, Publication
 from kvsim.routing.decider import Decider, NoReplicaError, RouterError
 from kvsim.routing.names import (

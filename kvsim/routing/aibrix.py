@@ -7,8 +7,8 @@ import random
 from pydantic import Field
 
 from kvsim.routing.contract import RoutedRequest, Router, Surroundings
+from kvsim.routing.lru_index import SharedLruIndex
 from kvsim.routing.parameters import Count, NotNegative, Parameters, Seconds
-from kvsim.routing.prefix_index import SharedLruIndex
 from kvsim.routing.sees import Sees
 from kvsim.routing.views import Views
 

@@ -8,103 +8,21 @@ process a `kvsim.routing.decider.Decider`, which keeps its views and passes on w
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
+from kvsim.routing.block_runs import POSITION_BITS, Run
 from kvsim.routing.parameters import Parameters
 from kvsim.routing.sees import NOTHING, Sees
 from kvsim.routing.views import Ints, Views
 
 if TYPE_CHECKING:
     from kvsim.cache.content import Content
-
-POSITION_BITS = 24
-"""Positions are below 2**24 tokens, as in `kvsim.cache.content`."""
-_POSITION = (1 << POSITION_BITS) - 1
-
-Run = tuple[int, int, int]
-"""Neighbouring blocks whose last tokens lie in one span: uid, tokens up to the end of the first of
-them, and up to the end of the last."""
+    from kvsim.routing.prefix_index import EventIndex
 
 Tier = Literal["device", "host", "disk"]
 """Where a replica keeps what it tells of in its events."""
-
-
-def prefix_key(uid: int, num_tokens: int) -> int:
-    """The key of the prefix of `num_tokens` tokens whose last one lies in span `uid`.
-
-    Two prefixes are equal where their keys are.
-    """
-    return (uid << POSITION_BITS) | num_tokens
-
-
-class BlockRuns(Sequence[int]):
-    """`prefix_key`s block by block, as runs of neighbours: what events name.
-
-    Told apart only where somebody asks for single ones; an index takes whole runs.
-    """
-
-    __slots__ = ("_ends", "_keys", "_unit")
-
-    def __init__(self, ends: list[tuple[int, int]], unit_tokens: int) -> None:
-        """Runs by the keys of their first and last block, in either direction.
-
-        Args:
-            ends: of each run.
-            unit_tokens: size of a block.
-        """
-        self._ends = ends
-        self._unit = unit_tokens
-        self._keys: list[int] | None = None
-
-    def runs(self) -> list[Run]:
-        """All of them, each from its lowest block on."""
-        return [
-            (first >> POSITION_BITS, first & _POSITION, last & _POSITION)
-            if first <= last
-            else (first >> POSITION_BITS, last & _POSITION, first & _POSITION)
-            for first, last in self._ends
-        ]
-
-    def keys(self) -> list[int]:
-        """All keys, in the order in which they were told."""
-        if self._keys is None:
-            unit = self._unit
-            keys: list[int] = []
-            for first, last in self._ends:
-                step = unit if first <= last else -unit
-                keys.extend(range(first, last + step, step))
-            self._keys = keys
-        return self._keys
-
-    def __len__(self) -> int:
-        """How many blocks."""
-        return sum(abs(last - first) // self._unit + 1 for first, last in self._ends)
-
-    def __bool__(self) -> bool:
-        """Whether there are any."""
-        return bool(self._ends)
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[int]: ...
-
-    def __getitem__(self, index: int | slice) -> int | list[int]:
-        """Some of the keys."""
-        return self.keys()[index]
-
-    def __iter__(self) -> Iterator[int]:
-        """The keys in order."""
-        return iter(self.keys())
-
-    def __eq__(self, other: object) -> bool:
-        """Whether the keys are those of another sequence."""
-        return isinstance(other, Sequence) and self.keys() == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(slots=True)
@@ -131,8 +49,8 @@ class RoutedRequest:
     priority: int = 0
     pinned: int | None = None
     _spans: list[tuple[int, int]] | None = field(default=None, repr=False)
-    _runs: dict[int, list[Run]] = field(default_factory=dict, repr=False)
-    _keys: dict[int, tuple[int, ...]] = field(default_factory=dict, repr=False)
+    _runs: dict[int, list[Run]] | None = field(default=None, repr=False)
+    _keys: dict[int, tuple[int, ...]] | None = field(default=None, repr=False)
 
     def spans(self) -> list[tuple[int, int]]:
         """The prompt as ``(uid, end)`` pairs, ends in tokens from the start."""
@@ -146,6 +64,8 @@ class RoutedRequest:
 
         As many as there are spans, however long they are: what an index of prefixes works on.
         """
+        if self._runs is None:
+            self._runs = {}
         runs = self._runs.get(unit_tokens)
         if runs is None:
             runs, start = [], 0
@@ -163,6 +83,8 @@ class RoutedRequest:
 
         Two requests have equal keys as far as their prompts are equal, and no further.
         """
+        if self._keys is None:
+            self._keys = {}
         keys = self._keys.get(unit_tokens)
         if keys is None:
             listed: list[int] = []
@@ -230,6 +152,14 @@ class Router(Generic[ParametersT]):
         """What it must be shown, and how late; nothing unless said otherwise."""
         found = getattr(self.parameters, "sees", NOTHING)
         return found if isinstance(found, Sees) else NOTHING
+
+    @property
+    def event_index(self) -> EventIndex | None:
+        """An index that takes what devices tell as it comes, without `on_events` being called.
+
+        None: `on_events` is called, as it is where a subclass overrides that alone.
+        """
+        return None
 
     @property
     def by_session(self) -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvsim.errors import KvsimError
 from kvsim.routing.contract import RoutedRequest, Router, Tier
 from kvsim.routing.views import Counts, Views
+
+if TYPE_CHECKING:
+    from kvsim.routing.prefix_index import EventIndex
 
 
 class RouterError(KvsimError):
@@ -48,6 +51,16 @@ class Decider:
             name: getattr(kind, name) is not getattr(Router, name)
             for name in ("on_sent", "on_first_token", "on_finished", "on_events", "on_counts")
         }
+
+    @property
+    def event_index(self) -> EventIndex | None:
+        """What takes the events of devices whole, in place of `events`; None: nothing does."""
+        for kind in type(self.router).__mro__:
+            if "event_index" in vars(kind):
+                return self.router.event_index
+            if "on_events" in vars(kind):
+                return None
+        return None
 
     @property
     def num_on_the_way(self) -> int:

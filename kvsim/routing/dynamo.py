@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,21 @@ import numpy as np
 from pydantic import Field
 
 from kvsim.routing.contract import RoutedRequest, Router, Surroundings, Tier
+from kvsim.routing.dynamo_choice import (
+    ACTIVE,
+    BLOCKS,
+    DECIDED,
+    DISK,
+    EQUALS,
+    HOST,
+    NUM_WEIGHTS,
+    OVERLAP,
+    PREFILL,
+    ROWS,
+    book,
+    choose_least,
+    unbook,
+)
 from kvsim.routing.parameters import NotNegative, Parameters, Positive, Seconds
 from kvsim.routing.prefix_index import ActiveBlocks, DecisionIndex, EventIndex
 from kvsim.routing.sees import Sees, SeesSetting, one_of
@@ -65,9 +79,12 @@ class DynamoKvParameters(Parameters):
     )
 
 
+_TIER_ROWS: tuple[tuple[int, Tier], ...] = ((HOST, "host"), (DISK, "disk"))
+
+
 @dataclass(frozen=True, slots=True)
 class DynamoView:
-    """What the costs of a request are made of, for each of `views.replicas`.
+    """What the costs of a request are made of, for each of `views.replicas`; used again.
 
     Attributes:
         overlap_tokens: leading tokens found on the device.
@@ -76,6 +93,7 @@ class DynamoView:
         prefill_tokens: of active requests before their first token, without what was cached.
         decode_blocks: distinct full blocks of active requests and this one.
         active: active requests.
+        costs: in blocks.
     """
 
     overlap_tokens: Ints
@@ -84,6 +102,7 @@ class DynamoView:
     prefill_tokens: Ints
     decode_blocks: Ints
     active: Ints
+    costs: Floats
 
 
 class DynamoKv(Router[DynamoKvParameters]):
@@ -95,85 +114,57 @@ class DynamoKv(Router[DynamoKvParameters]):
     def __init__(self, parameters: DynamoKvParameters, surroundings: Surroundings) -> None:
         """Start with nothing sent and no events."""
         super().__init__(parameters, surroundings)
-        unit = surroundings.block_tokens
+        given = parameters
+        self._unit = unit = surroundings.block_tokens
         self._tiers: dict[Tier, EventIndex] = {"device": EventIndex(unit)}
-        ttl = parameters.predicted_ttl
-        if parameters.sees.events_after_s is None:
-            ttl = parameters.decision_ttl
+        ttl = given.predicted_ttl if given.sees.events_after_s is not None else given.decision_ttl
         self._decisions = None if ttl is None else DecisionIndex(unit, ttl)
         self._blocks = ActiveBlocks(unit)
+        self._weights: Floats = np.zeros(NUM_WEIGHTS)
+        self._weights[:] = (
+            given.overlap_credit / unit,
+            given.overlap_credit_decay,
+            given.host_credit / unit,
+            given.disk_credit / unit,
+            given.prefill_scale,
+            given.request_weight,
+            given.role != "decode",
+            given.role != "prefill",
+        )
         size = max(surroundings.num_replicas, 1)
-        self._prefill_tokens: Ints = np.zeros(size, np.int64)
-        self._decode_blocks: Ints = np.zeros(size, np.int64)
-        self._active: Ints = np.zeros(size, np.int64)
-        self._looked: tuple[str | None, dict[int, int]] = (None, {})
+        self._state: Ints = np.zeros((ROWS, size), np.int64)
+        self._costs: Floats = np.zeros(size)
+        self._looked: str | None = None  # the request that `OVERLAP` is of
         self._prefilling: dict[str, int] = {}  # request: tokens that count until its first token
+
+    @property
+    def event_index(self) -> EventIndex:
+        """Of the device."""
+        return self._tiers["device"]
 
     def choose(
         self, request: RoutedRequest, views: Views, now_s: float, rng: random.Random
     ) -> int | None:
         """The least cost, any of equals; or none yet, where all have too much to prefill."""
-        given = self.parameters
+        given, state = self.parameters, self._state
         if given.queue_threshold is not None:
             most = given.queue_threshold * self.surroundings.max_num_batched_tokens
-            if (views.of(self._prefill_tokens) > most).all():
+            if (views.of(state[PREFILL]) > most).all():
                 return None
-        costs = self.costs(request, self.look(request, views, now_s))
-        least = float(costs.min())
+        least = self._weigh(request, views, now_s)
         if given.temperature > 0:
-            spread = float(costs.max()) - least
-            if spread == 0:
-                return views.replicas[int(rng.random() * len(costs))]
-            chances = np.exp((least - costs) / (spread * given.temperature)).cumsum()
-            drawn = rng.random() * float(chances[-1])
-            index = min(int(chances.searchsorted(drawn, side="right")), len(costs) - 1)
-            return views.replicas[index]
-        equals = (costs == least).nonzero()[0]
-        pick = int(rng.random() * len(equals)) if len(equals) > 1 else 0
-        return views.replicas[int(equals[pick])]
+            return self._drawn(views, rng)
+        if least >= 0:
+            return least
+        return int(state[EQUALS, int(rng.random() * -least)])
 
     def look(self, request: RoutedRequest, views: Views, now_s: float) -> DynamoView:
         """What the costs of a request are made of."""
-        runs = request.runs(self.surroundings.block_tokens)
-        total = runs[-1][2] // self.surroundings.block_tokens if runs else 0
-        found = self._device_overlap(request, now_s)
-        self._looked = (request.request_id, found)
-        overlap = self._by_replica(found, views)
-        host = disk = np.zeros(0, np.int64)
-        if len(self._tiers) > 1:
-            host = self._beyond("host", request, views, overlap)
-            disk = self._beyond("disk", request, views, overlap + host)
-        decode = views.of(self._decode_blocks) + total
-        shared = self._blocks.shared(runs)
-        if shared:
-            decode = decode - self._by_replica(shared, views)
-        return DynamoView(
-            overlap, host, disk, views.of(self._prefill_tokens), decode, views.of(self._active)
+        self._weigh(request, views, now_s)
+        overlap, host, disk, prefill, blocks, active = (
+            views.of(self._state[row]) for row in (OVERLAP, HOST, DISK, PREFILL, BLOCKS, ACTIVE)
         )
-
-    def costs(self, request: RoutedRequest, view: DynamoView) -> Floats:
-        """The cost of each of `views.replicas`, in blocks."""
-        given, block = self.parameters, self.surroundings.block_tokens
-        if given.role == "decode":
-            return view.decode_blocks + given.request_weight * view.active
-        prefill = (view.prefill_tokens + request.prompt_tokens) / block
-        credit = (given.overlap_credit / block) * view.overlap_tokens
-        if given.overlap_credit_decay:
-            queued = (view.prefill_tokens - view.prefill_tokens.min()) / block
-            prompt = max(1, math.ceil(request.prompt_tokens / block))
-            credit = credit / (1.0 + given.overlap_credit_decay * queued / prompt)
-        if len(view.host_tokens):
-            credit = (
-                credit
-                + (given.host_credit / block) * view.host_tokens
-                + (given.disk_credit / block) * view.disk_tokens
-            )
-        costs = given.prefill_scale * np.maximum(prefill - credit, 0.0)
-        if given.role == "both":
-            costs = costs + view.decode_blocks
-        if given.request_weight:
-            costs = costs + given.request_weight * view.active
-        return costs
+        return DynamoView(overlap, host, disk, prefill, blocks, active, views.of(self._costs))
 
     def hold_order(self, request: RoutedRequest, now_s: float) -> float:
         """By the queue's policy."""
@@ -182,37 +173,37 @@ class DynamoKv(Router[DynamoKvParameters]):
             return request.arrival_s
         if policy == "lcfs":
             return -request.arrival_s
-        found = self._device_overlap(request, now_s)
-        return float(request.prompt_tokens - max(found.values(), default=0))
+        return float(request.prompt_tokens - int(self._device_overlap(request, now_s).max()))
 
     def on_sent(self, request: RoutedRequest, replica: int, now_s: float) -> None:
         """Book the request: its prefill without what is cached, and its blocks."""
-        runs = request.runs(self.surroundings.block_tokens)
-        role = self.parameters.role
-        if role != "decode":
-            looked, found = self._looked
-            if looked != request.request_id:  # it asked for its replica by itself
-                found = self._device_overlap(request, now_s)
-            tokens = request.prompt_tokens - found.get(replica, 0)
-            self._prefilling[request.request_id] = tokens
-            self._prefill_tokens[replica] += tokens
-        if role != "prefill":
-            self._decode_blocks[replica] += self._blocks.add(replica, runs)
-        self._active[replica] += 1
+        if self._looked != request.request_id:  # it asked for its replica by itself
+            self._state[OVERLAP] = self._device_overlap(request, now_s)
+            self._looked = request.request_id
+        content, active = request.content, self._blocks.table
+        tokens = -1
+        while tokens < 0:
+            tokens = book(
+                content.uids, content.ends, request.prompt_tokens, replica, self._unit,
+                self._weights, self._state, active.heads, active.cells,
+            )  # fmt: skip
+            if tokens < 0:
+                active.grow(len(content.uids))
+        self._prefilling[request.request_id] = tokens
         if self._decisions is not None:
-            self._decisions.store(replica, runs, now_s)
+            self._decisions.store(replica, content, now_s)
 
     def on_first_token(self, request: RoutedRequest, replica: int, now_s: float) -> None:
         """Its prefill counts no more, all at once."""
-        self._prefill_tokens[replica] -= self._prefilling.pop(request.request_id, 0)
+        self._state[PREFILL, replica] -= self._prefilling.pop(request.request_id, 0)
 
     def on_finished(self, request: RoutedRequest, replica: int, now_s: float) -> None:
         """Its blocks count no more."""
-        self._prefill_tokens[replica] -= self._prefilling.pop(request.request_id, 0)
-        if self.parameters.role != "prefill":
-            runs = request.runs(self.surroundings.block_tokens)
-            self._decode_blocks[replica] -= self._blocks.remove(replica, runs)
-        self._active[replica] -= 1
+        content, active = request.content, self._blocks.table
+        unbook(
+            content.uids, content.ends, self._prefilling.pop(request.request_id, 0), replica,
+            self._unit, self._weights, self._state, active.heads, active.cells,
+        )  # fmt: skip
 
     def on_events(
         self,
@@ -225,18 +216,15 @@ class DynamoKv(Router[DynamoKvParameters]):
         """Enter and take out blocks."""
         index = self._tiers.get(tier)
         if index is None:
-            index = self._tiers[tier] = EventIndex(self.surroundings.block_tokens)
-        if removed:
-            index.remove(replica, removed)
-        if stored:
-            index.store(replica, stored)
+            index = self._tiers[tier] = EventIndex(self._unit)
+        index.remove(replica, removed)
+        index.store(replica, stored)
 
     def on_replica_added(self, replica: int, now_s: float) -> None:
         """Make room for it."""
-        while replica >= len(self._active):
-            for name in ("_prefill_tokens", "_decode_blocks", "_active"):
-                values = getattr(self, name)
-                setattr(self, name, np.concatenate([values, np.zeros_like(values)]))
+        while replica >= len(self._costs):
+            self._state = np.concatenate([self._state, np.zeros_like(self._state)], axis=1)
+            self._costs = np.concatenate([self._costs, np.zeros_like(self._costs)])
 
     def on_replica_removed(self, replica: int, now_s: float) -> None:
         """Forget its blocks."""
@@ -245,28 +233,42 @@ class DynamoKv(Router[DynamoKvParameters]):
         if self._decisions is not None:
             self._decisions.drop(replica)
 
-    def _device_overlap(self, request: RoutedRequest, now_s: float) -> dict[int, int]:
-        """Leading tokens on each replica, by events, by decisions, or the longer of the two."""
-        runs = request.runs(self.surroundings.block_tokens)
+    def _weigh(self, request: RoutedRequest, views: Views, now_s: float) -> int:
+        """Fill the state and the costs; see `choose_least`."""
+        self._looked = request.request_id
+        content, state = request.content, self._state
+        if self._decisions is not None and self.parameters.role != "decode":
+            state[DECIDED] = self._decisions.overlap(content, len(self._costs), now_s)
+        if len(self._tiers) > 1:
+            for row, tier in _TIER_ROWS:
+                if tier in self._tiers:
+                    state[row] = self._tiers[tier].overlap(content, len(self._costs))
+        device, active = self._tiers["device"].table, self._blocks.table
+        return choose_least(
+            content.uids, content.ends, request.prompt_tokens, views.numbers, self._unit,
+            self._weights, state, self._costs, device.heads, device.cells, active.heads,
+            active.cells,
+        )  # fmt: skip
+
+    def _drawn(self, views: Views, rng: random.Random) -> int:
+        """By softmax over scaled costs."""
+        costs = views.of(self._costs)
+        least = float(costs.min())
+        spread = float(costs.max()) - least
+        if spread == 0:
+            return views.replicas[int(rng.random() * len(costs))]
+        scale = spread * self.parameters.temperature
+        chances = np.exp((least - costs) / scale).cumsum()
+        drawn = rng.random() * float(chances[-1])
+        index = min(int(chances.searchsorted(drawn, side="right")), len(costs) - 1)
+        return views.replicas[index]
+
+    def _device_overlap(self, request: RoutedRequest, now_s: float) -> Ints:
+        """Leading tokens on each device, by events, by decisions, or the longer of the two."""
+        content, size = request.content, len(self._costs)
         if self.parameters.role == "decode":
-            return {}
-        found = self._tiers["device"].overlap(runs)
+            return np.zeros(size, np.int64)
+        found = self._tiers["device"].overlap(content, size)
         if self._decisions is not None:
-            for replica, tokens in self._decisions.overlap(runs, now_s).items():
-                if tokens > found.get(replica, 0):
-                    found[replica] = tokens
+            found = np.maximum(found, self._decisions.overlap(content, size, now_s))
         return found
-
-    def _beyond(self, tier: Tier, request: RoutedRequest, views: Views, before: Ints) -> Ints:
-        index = self._tiers.get(tier)
-        if index is None:
-            return np.zeros_like(before)
-        found = index.overlap(request.runs(self.surroundings.block_tokens))
-        beyond: Ints = np.maximum(self._by_replica(found, views) - before, 0)
-        return beyond
-
-    def _by_replica(self, found: dict[int, int], views: Views) -> Ints:
-        values = np.zeros(len(self._active), np.int64)
-        if found:
-            values[list(found)] = list(found.values())
-        return views.of(values)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvsim.routing.contract import ParametersT, RoutedRequest, Router, Surroundings, Tier
-from kvsim.routing.prefix_index import DecisionIndex, EventIndex, LruIndex
+from kvsim.routing.lru_index import LruIndex
+from kvsim.routing.prefix_index import DecisionIndex, EventIndex
 from kvsim.routing.views import Floats, Ints, Views
 
 LEAST_BLOCK_TOKENS = 64
@@ -46,18 +47,19 @@ class LlmdIndex:
         self._lru = LruIndex(surroundings.num_blocks or UNKNOWN_NUM_BLOCKS)
         self._tokens: Ints = np.zeros(max(surroundings.num_replicas, 1), np.int64)
         self._counted: dict[str, int] = {}
-        self._looked: tuple[str | None, dict[int, float]] = (None, {})
+        self._looked: tuple[str | None, Floats] = (None, np.zeros(0))
+
+    @property
+    def device(self) -> EventIndex:
+        """What devices hold, by events."""
+        return self._tiers["device"]
 
     def share(self, request: RoutedRequest, views: Views, now_s: float) -> Floats:
         """Share of the prompt's blocks that each of `views.replicas` is thought to have."""
         found = self._blocks(request, now_s)
         self._looked = (request.request_id, found)
         blocks = self._num_blocks(request)
-        values: Floats = np.zeros(len(self._tokens))
-        if found and blocks:
-            values[list(found)] = list(found.values())
-            values /= blocks
-        return views.of(values)
+        return views.of(found / blocks if blocks else np.zeros_like(found))
 
     def tokens(self, views: Views) -> Ints:
         """Tokens on the way to their first token on each replica, without what was matched."""
@@ -68,14 +70,14 @@ class LlmdIndex:
         looked, found = self._looked
         if looked != request.request_id:  # it asked for its replica by itself
             found = self._blocks(request, now_s)
-        matched = found.get(replica, 0.0) * self.block_tokens
+        matched = float(found[replica]) * self.block_tokens
         tokens = max(0, request.prompt_tokens - int(matched))
         self._counted[request.request_id] = tokens
         self._tokens[replica] += tokens
         if not self.precise:
             self._lru.store(replica, self._keys(request))
         elif self._speculative is not None:
-            self._speculative.store(replica, request.runs(self.block_tokens), now_s)
+            self._speculative.store(replica, request.content, now_s)
 
     def computed(self, request: RoutedRequest, replica: int) -> None:
         """A request has made its first token, or is gone."""
@@ -104,21 +106,24 @@ class LlmdIndex:
         if self._speculative is not None:
             self._speculative.drop(replica)
 
-    def _blocks(self, request: RoutedRequest, now_s: float) -> dict[int, float]:
+    def _blocks(self, request: RoutedRequest, now_s: float) -> Floats:
         """Blocks of the prompt on each replica, a block of the host tier for less."""
+        size = len(self._tokens)
         if not self.precise:
+            values: Floats = np.zeros(size)
             matched = self._lru.matched(self._keys(request), contiguous=False)
-            return dict(matched)  # whole numbers are numbers
-        runs = request.runs(self.block_tokens)
-        device = self._tiers["device"].overlap(runs)
+            if matched:
+                values[list(matched)] = list(matched.values())
+            return values
+        device = self._tiers["device"].overlap(request.content, size)
         if self._speculative is not None:
-            for replica, tokens in self._speculative.overlap(runs, now_s).items():
-                device[replica] = max(device.get(replica, 0), tokens)
-        worth = {replica: tokens / self.block_tokens for replica, tokens in device.items()}
+            decided = self._speculative.overlap(request.content, size, now_s)
+            device = np.maximum(device, decided)
+        worth: Floats = device / self.block_tokens
         host = self._tiers.get("host")
-        for replica, tokens in host.overlap(runs).items() if host is not None else ():
-            beyond = max(0, tokens - device.get(replica, 0)) / self.block_tokens
-            worth[replica] = worth.get(replica, 0.0) + self._host_weight * beyond
+        if host is not None:
+            beyond = np.maximum(host.overlap(request.content, size) - device, 0)
+            worth = worth + self._host_weight * (beyond / self.block_tokens)
         return worth
 
     def _keys(self, request: RoutedRequest) -> tuple[int, ...]:
@@ -137,6 +142,11 @@ class IndexedRouter(Router[ParametersT]):
     """
 
     index: LlmdIndex
+
+    @property
+    def event_index(self) -> EventIndex:
+        """Of the device."""
+        return self.index.device
 
     def on_sent(self, request: RoutedRequest, replica: int, now_s: float) -> None:
         """Enter the prompt and its tokens."""

@@ -1,432 +1,402 @@
 """Who holds which prefixes: indexes that a router keeps, fed by events or by its own decisions.
 
 All work on runs of blocks, one for each span of a prompt, so that a look costs what the prompt has
-spans and the replicas that hold its beginning, not what it has tokens.
+spans and the replicas that hold its beginning, not what it has tokens. Their cells stand in arrays
+(`kvsim.cache.span_table`); a router whose every decision looks at several calls the compiled loops
+itself, all at once.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from kvsim.routing.contract import POSITION_BITS, BlockRuns, Run
-
-_POSITION = (1 << POSITION_BITS) - 1
-_NOBODY: dict[int, list[int]] = {}
-_FEW = 8
-"""So many keys are faster told apart one by one than by numpy."""
+from kvsim.cache.content import Content
+from kvsim.cache.span_table import (
+    HOLDER,
+    KEY,
+    LAST,
+    MOST_TOKENS,
+    NEXT,
+    OWN,
+    OWN_TOO,
+    SpanTable,
+    bucket_of,
+    drop_holder,
+    first_block,
+    free_cell,
+    last_block,
+    overlap_runs,
+    remove_run,
+    store_run,
+    take_cell,
+)
+from kvsim.jit import njit
+from kvsim.routing.block_runs import POSITION_BITS, BlockRuns
+from kvsim.routing.views import Floats, Ints
 
 
 class EventIndex:
     """What replicas told they hold, block by block.
 
-    For each span and replica it keeps which of the span's blocks are there, as intervals; nearly
-    always that is one, since caches give up the ends of prefixes first.
+    Attributes:
+        unit_tokens: size of a block.
+        table: a cell for each interval of a span's blocks that a replica holds.
     """
 
     def __init__(self, unit_tokens: int) -> None:
         """Start empty, for blocks of `unit_tokens`."""
         self.unit_tokens = unit_tokens
-        self._held: dict[int, dict[int, list[int]]] = {}  # uid: replica: first, last, first, ...
+        self.table = SpanTable()
 
     def store(self, replica: int, keys: Sequence[int]) -> None:
         """A replica holds these prefixes (`prefix_key`s) from now on."""
-        unit = self.unit_tokens
-        for uid, first, last in _runs(keys, unit):
-            replicas = self._held.setdefault(uid, {})
-            there = replicas.get(replica)
-            if there is None:
-                replicas[replica] = [first, last]
-            elif len(there) == 2 and first <= there[1] + unit and last >= there[0] - unit:
-                there[0], there[1] = min(there[0], first), max(there[1], last)
-            else:
-                replicas[replica] = _joined(there, first, last, unit)
+        self._change(replica, keys, stored=True)
 
     def remove(self, replica: int, keys: Sequence[int]) -> None:
         """A replica holds these prefixes no more."""
-        unit = self.unit_tokens
-        for uid, first, last in _runs(keys, unit):
-            replicas = self._held.get(uid)
-            there = replicas.get(replica) if replicas else None
-            if replicas is None or there is None:
-                continue
-            if len(there) == 2 and last >= there[1] and there[0] < first <= there[1]:
-                there[1] = first - unit  # the end goes, as it nearly always does
-                continue
-            left = _cut(there, first, last, unit)
-            if left:
-                replicas[replica] = left
-            else:
-                del replicas[replica]
-                if not replicas:
-                    del self._held[uid]
+        self._change(replica, keys, stored=False)
 
     def drop(self, replica: int) -> None:
         """A replica is gone, and all it held."""
-        for uid in [uid for uid, replicas in self._held.items() if replica in replicas]:
-            replicas = self._held[uid]
-            del replicas[replica]
-            if not replicas:
-                del self._held[uid]
+        drop_holder(self.table.heads, self.table.cells, replica)
 
-    def overlap(self, runs: Iterable[Run]) -> dict[int, int]:
-        """Tokens of each replica's leading blocks of a prompt; replicas with none are left out."""
-        found: dict[int, int] = {}
-        before = 0
-        for uid, first, last in runs:
-            whole = False
-            for replica, there in self._held.get(uid, _NOBODY).items():
-                if before and found.get(replica) != before:
-                    continue  # it has not all that comes before
-                if len(there) > 2:
-                    reached = _reached(there, first)
-                else:
-                    low, reached = there
-                    if low > first:
-                        continue
-                if reached >= last:
-                    found[replica] = last
-                    whole = True
-                elif reached >= first:
-                    found[replica] = reached
-            if not whole:
-                break
-            before = last
+    def overlap(self, content: Content, num_replicas: int) -> Ints:
+        """Tokens of each replica's leading blocks of a prompt; int64 [num_replicas], new."""
+        found: Ints = np.zeros(num_replicas, np.int64)
+        overlap_runs(
+            self.table.heads, self.table.cells, content.uids, content.ends, self.unit_tokens, 0,
+            MOST_TOKENS, found,
+        )  # fmt: skip
         return found
+
+    def _change(self, replica: int, keys: Sequence[int], *, stored: bool) -> None:
+        if not len(keys):
+            return
+        is_told_in_runs = isinstance(keys, BlockRuns)
+        told: Ints = np.array(keys.ends() if isinstance(keys, BlockRuns) else keys, np.int64)
+        self.table.grow(len(told))
+        _change(
+            self.table.heads, self.table.cells, replica, told.reshape(-1), is_told_in_runs, stored,
+            self.unit_tokens,
+        )  # fmt: skip
 
 
 class DecisionIndex:
     """What a router's own decisions must have brought to replicas, each kept for some time.
 
     Nothing ever corrects it. A block lives until `keep_s` after the last decision that had it.
+
+    Attributes:
+        unit_tokens: size of a block.
+        keep_s: how long decisions count.
+        table: a cell for each span, replica and last block of the span that was sent there, in a
+            chain from the one that was sent longest ago.
+        until: float64 [1 + cells], the time each cell lives to.
     """
 
     def __init__(self, unit_tokens: int, keep_s: float) -> None:
         """Start empty, for blocks of `unit_tokens`."""
         self.unit_tokens = unit_tokens
-        self._keep_s = keep_s
-        # uid: replica: {last block of the span: until when the blocks up to it are kept}
-        self._kept: dict[int, dict[int, dict[int, float]]] = {}
-        self._ends: deque[tuple[float, int, int, int]] = deque()
+        self.keep_s = keep_s
+        self.table = SpanTable(_NEWER + 1)
+        self.until: Floats = np.zeros(len(self.table.cells))
 
-    def store(self, replica: int, runs: Iterable[Run], now_s: float) -> None:
-        """A request with these blocks was sent to a replica."""
-        until = now_s + self._keep_s
-        for uid, _, last in runs:
-            self._kept.setdefault(uid, {}).setdefault(replica, {})[last] = until
-            self._ends.append((until, uid, replica, last))
-
-    def drop(self, replica: int) -> None:
-        """A replica is gone."""
-        for replicas in self._kept.values():
-            replicas.pop(replica, None)
-
-    def overlap(self, runs: Iterable[Run], now_s: float) -> dict[int, int]:
-        """Tokens of each replica's leading blocks of a prompt; replicas with none are left out."""
-        self._forget(now_s)
-        found: dict[int, int] = {}
-        going: set[int] | None = None
-        for uid, _, last in runs:
-            replicas = self._kept.get(uid)
-            if not replicas:
-                break
-            further = set()
-            for replica, lasts in replicas.items():
-                if not lasts or (going is not None and replica not in going):
-                    continue
-                reached = max(lasts)
-                found[replica] = min(reached, last)
-                if reached >= last:
-                    further.add(replica)
-            if not further:
-                break
-            going = further
-        return found
-
-    def _forget(self, now_s: float) -> None:
-        ends = self._ends
-        while ends and ends[0][0] <= now_s:
-            until, uid, replica, last = ends.popleft()
-            replicas = self._kept.get(uid)
-            lasts = replicas.get(replica) if replicas else None
-            if replicas is None or lasts is None or lasts.get(last) != until:
-                continue
-            del lasts[last]
-            if not lasts:
-                del replicas[replica]
-                if not replicas:
-                    del self._kept[uid]
-
-
-class SharedLruIndex:
-    """What a router's own decisions brought, in one table for all replicas with a bound and an age.
-
-    The runs of blocks used longest ago leave, first blocks before later ones.
-    """
-
-    def __init__(self, unit_tokens: int, num_blocks: int, keep_s: float) -> None:
-        """Start empty.
-
-        Args:
-            unit_tokens: size of a block.
-            num_blocks: most blocks in the table.
-            keep_s: seconds after its last use when a block is forgotten.
-        """
-        self._unit = unit_tokens
-        self._room = num_blocks
-        self._keep_s = keep_s
-        self._runs: OrderedDict[int, _SharedRun] = OrderedDict()
-
-    def store(self, replica: int, runs: Iterable[Run], now_s: float) -> None:
-        """A request with these blocks was sent to a replica."""
-        self._forget(now_s)
-        for uid, first, last in runs:
-            key = (uid << POSITION_BITS) | first
-            run = self._runs.get(key)
-            if run is None:
-                run = self._runs[key] = _SharedRun(first, first - self._unit, now_s, {})
-            else:
-                self._runs.move_to_end(key)
-            before = self._blocks(run)
-            run.lowest, run.last, run.used_s = first, max(run.last, last), now_s
-            run.reached[replica] = max(run.reached.get(replica, 0), last)
-            self._room -= self._blocks(run) - before
-        while self._room < 0:
-            key, run = next(iter(self._runs.items()))
-            gone = min(-self._room, self._blocks(run))
-            run.lowest += gone * self._unit
-            self._room += gone
-            run.reached.clear()  # without its first blocks the rest is not found
-            if run.lowest > run.last:
-                del self._runs[key]
+    def store(self, replica: int, content: Content, now_s: float) -> None:
+        """A request with this prompt was sent to a replica."""
+        self.grow(len(content.uids))
+        keep_decision(
+            self.table.heads, self.table.cells, self.until, replica, content.uids, content.ends,
+            self.unit_tokens, now_s + self.keep_s,
+        )  # fmt: skip
 
     def drop(self, replica: int) -> None:
         """A replica is gone."""
-        for run in self._runs.values():
-            run.reached.pop(replica, None)
+        _drop_decisions(self.table.heads, self.table.cells, replica)
 
-    def overlap(self, runs: Iterable[Run], now_s: float) -> dict[int, int]:
-        """Tokens of each replica's leading blocks of a prompt; replicas with none are left out."""
-        self._forget(now_s)
-        found: dict[int, int] = {}
-        going: set[int] | None = None
-        for uid, first, last in runs:
-            run = self._runs.get((uid << POSITION_BITS) | first)
-            if run is None or not run.reached:
-                break
-            further = set()
-            for replica, reached in run.reached.items():
-                if going is None or replica in going:
-                    found[replica] = min(reached, last)
-                    if reached >= last:
-                        further.add(replica)
-            if not further:
-                break
-            going = further
+    def overlap(self, content: Content, num_replicas: int, now_s: float) -> Ints:
+        """Tokens of each replica's leading blocks of a prompt; int64 [num_replicas], new."""
+        found: Ints = np.zeros(num_replicas, np.int64)
+        forget_decisions(self.table.heads, self.table.cells, self.until, now_s)
+        overlap_decisions(
+            self.table.heads, self.table.cells, content.uids, content.ends, self.unit_tokens, found
+        )
         return found
 
-    def _blocks(self, run: _SharedRun) -> int:
-        return (run.last - run.lowest) // self._unit + 1
-
-    def _forget(self, now_s: float) -> None:
-        while self._runs:
-            key, run = next(iter(self._runs.items()))
-            if run.used_s + self._keep_s > now_s:
-                break
-            self._room += self._blocks(run)
-            del self._runs[key]
-
-
-@dataclass(slots=True)
-class _SharedRun:
-    """Blocks of one span: those still in the table, last use, and who got how many."""
-
-    lowest: int
-    last: int
-    used_s: float
-    reached: dict[int, int]
-
-
-class LruIndex:
-    """For each replica the blocks that were last sent there, as many as fit its cache.
-
-    Least recently sent blocks leave, first blocks of a prompt before later ones.
-    """
-
-    def __init__(self, num_blocks: int) -> None:
-        """Start empty, with room for `num_blocks` a replica."""
-        self.num_blocks = num_blocks
-        self._blocks: dict[int, OrderedDict[int, None]] = {}
-        self._holders: dict[int, int] = {}  # key: a bit for each replica
-
-    def store(self, replica: int, keys: Sequence[int]) -> None:
-        """A request with these blocks was sent to a replica."""
-        blocks = self._blocks.setdefault(replica, OrderedDict())
-        holders, bit = self._holders, 1 << replica
-        for key in keys:
-            if key in blocks:
-                blocks.move_to_end(key)
-            else:
-                blocks[key] = None
-                holders[key] = holders.get(key, 0) | bit
-        while len(blocks) > self.num_blocks:
-            key, _ = blocks.popitem(last=False)
-            self._leave(key, bit)
-
-    def drop(self, replica: int) -> None:
-        """A replica is gone."""
-        for key in self._blocks.pop(replica, ()):
-            self._leave(key, 1 << replica)
-
-    def matched(self, keys: Sequence[int], *, contiguous: bool) -> dict[int, int]:
-        """How many of a prompt's blocks each replica has; replicas with none are left out.
-
-        Args:
-            keys: the prompt's blocks.
-            contiguous: only those before the first that is missing.
-        """
-        holders = self._holders
-        counts: dict[int, int] = {}  # holders in common to how many blocks
-        left = -1
-        for key in keys:
-            mask = holders.get(key, 0)
-            if contiguous:
-                mask = left = left & mask
-                if not mask:
-                    break
-            if mask:
-                counts[mask] = counts.get(mask, 0) + 1
-        found: dict[int, int] = {}
-        for mask, count in counts.items():
-            while mask:
-                replica = (mask & -mask).bit_length() - 1
-                found[replica] = found.get(replica, 0) + count
-                mask &= mask - 1
-        return found
-
-    def _leave(self, key: int, bit: int) -> None:
-        mask = self._holders[key] & ~bit
-        if mask:
-            self._holders[key] = mask
-        else:
-            del self._holders[key]
+    def grow(self, num_cells: int) -> None:
+        """See to it that so many cells are free."""
+        self.table.grow(num_cells)
+        more = len(self.table.cells) - len(self.until)
+        if more:
+            self.until = np.concatenate([self.until, np.zeros(more)])
 
 
 class ActiveBlocks:
-    """Distinct full blocks of the requests that are active on each replica."""
+    """Distinct full blocks of the requests that are active on each replica.
+
+    Attributes:
+        table: a cell for each span, replica and last block of the span in an active request.
+    """
 
     def __init__(self, unit_tokens: int) -> None:
         """Start with nothing active, for blocks of `unit_tokens`."""
         self._unit = unit_tokens
-        # Of runs with one beginning, by replica: the furthest last block of an active request,
-        # and how many requests end at each.
-        self._reached: dict[int, dict[int, int]] = {}
-        self._lasts: dict[tuple[int, int], dict[int, int]] = {}
+        self.table = SpanTable(_COUNT + 1)
 
-    def add(self, replica: int, runs: Iterable[Run]) -> int:
+    def add(self, replica: int, content: Content) -> int:
         """A request becomes active; returns how many blocks are new there."""
-        new = 0
-        for uid, first, last in runs:
-            run = (uid << POSITION_BITS) | first
-            reached = self._reached.setdefault(run, {})
-            before = reached.get(replica)
-            if before is None or last > before:
-                new += last - (first - self._unit if before is None else before)
-                reached[replica] = last
-            lasts = self._lasts.setdefault((run, replica), {})
-            lasts[last] = lasts.get(last, 0) + 1
-        return new // self._unit
+        self.table.grow(len(content.uids))
+        return add_active(
+            self.table.heads, self.table.cells, replica, content.uids, content.ends, self._unit
+        )
 
-    def remove(self, replica: int, runs: Iterable[Run]) -> int:
+    def remove(self, replica: int, content: Content) -> int:
         """A request that was added is active no more; returns how many blocks went with it."""
-        gone = 0
-        for uid, first, last in runs:
-            run = (uid << POSITION_BITS) | first
-            lasts = self._lasts[run, replica]
-            if lasts[last] > 1:
-                lasts[last] -= 1
-                continue
-            del lasts[last]
-            reached = self._reached[run]
-            if lasts:
-                furthest = max(lasts)
-                gone += max(0, last - furthest)
-                reached[replica] = furthest
-                continue
-            gone += last - first + self._unit
-            del self._lasts[run, replica], reached[replica]
-            if not reached:
-                del self._reached[run]
-        return gone // self._unit
+        return remove_active(
+            self.table.heads, self.table.cells, replica, content.uids, content.ends, self._unit
+        )
 
-    def shared(self, runs: Iterable[Run]) -> dict[int, int]:
-        """How many of a prompt's blocks are active on each replica already."""
-        unit = self._unit
-        found: dict[int, int] = {}
-        for uid, first, last in runs:
-            replicas = self._reached.get((uid << POSITION_BITS) | first)
-            if not replicas:
-                break
-            whole = (last - first) // unit + 1
-            for replica, reached in replicas.items():
-                blocks = whole if reached >= last else (reached - first) // unit + 1
-                found[replica] = found.get(replica, 0) + blocks
+    def shared(self, content: Content, num_replicas: int) -> Ints:
+        """How many of a prompt's blocks are active on each replica; int64 [num_replicas], new."""
+        found: Ints = np.zeros(num_replicas, np.int64)
+        count_active(
+            self.table.heads, self.table.cells, content.uids, content.ends, self._unit,
+            np.zeros_like(found), found,
+        )  # fmt: skip
         return found
 
 
-def _runs(keys: Sequence[int], unit: int) -> list[Run]:
-    """Keys taken together where they are neighbours of one span, in either direction."""
-    if isinstance(keys, BlockRuns):
-        return keys.runs()
-    if len(keys) <= _FEW:
-        few = []
-        for key in keys:
-            end = int(key) & _POSITION
-            few.append((int(key) >> POSITION_BITS, end, end))
-        return few
-    values = np.asarray(keys, np.int64)
-    steps = np.diff(values)
-    if steps[0] < 0 and np.count_nonzero(steps == -unit) > np.count_nonzero(steps == unit):
-        values = values[::-1]  # told from the end
-        steps = np.diff(values)
-    breaks = np.flatnonzero(steps != unit)
-    firsts = values[np.concatenate([[0], breaks + 1])].tolist()
-    lasts = values[np.concatenate([breaks, [len(values) - 1]])].tolist()
-    return [
-        (first >> POSITION_BITS, first & _POSITION, last & _POSITION)
-        for first, last in zip(firsts, lasts, strict=True)
-    ]
+# --- events ---
 
 
-def _reached(there: list[int], first: int) -> int:
-    """Up to where the blocks from `first` on are there; 0 where it is not."""
-    for low, high in zip(there[::2], there[1::2], strict=True):
-        if low <= first <= high:
-            return high
-    return 0
-
-
-def _joined(there: list[int], first: int, last: int, unit: int) -> list[int]:
-    """Intervals with one more, those that touch taken together."""
-    pairs = sorted([*zip(there[::2], there[1::2], strict=True), (first, last)])
-    joined = [*pairs[0]]
-    for low, high in pairs[1:]:
-        if low <= joined[-1] + unit:
-            joined[-1] = max(joined[-1], high)
+@njit
+def _change(
+    heads: Ints, cells: Ints, replica: int, told: Ints, in_runs: bool, stored: bool, unit: int
+) -> None:
+    """Enter or take out keys, neighbours in either direction together, or runs by their ends."""
+    i = 0
+    while i < len(told):
+        low = high = told[i]
+        i += 1
+        if in_runs:
+            low, high = min(low, told[i]), max(high, told[i])
+            i += 1
         else:
-            joined += [low, high]
-    return joined
+            while i < len(told) and (told[i] == high + unit or told[i] == low - unit):
+                low, high = min(low, told[i]), max(high, told[i])
+                i += 1
+        if stored:
+            store_run(heads, cells, replica, low, high, unit)
+        else:
+            remove_run(heads, cells, replica, low, high, unit)
 
 
-def _cut(there: list[int], first: int, last: int, unit: int) -> list[int]:
-    """Intervals without one."""
-    left: list[int] = []
-    for low, high in zip(there[::2], there[1::2], strict=True):
-        if low < first:
-            left += [low, min(high, first - unit)]
-        if high > last:
-            left += [max(low, last + unit), high]
-    return left
+# --- decisions, in a chain by age through row 0 ---
+
+_OLDER, _NEWER = LAST + 1, LAST + 2
+_NEWEST, _OLDEST = OWN, OWN_TOO  # of the chain, in row 0
+
+
+@njit
+def _part(cells: Ints, cell: int) -> None:
+    """Take a cell out of the chain by age."""
+    older, newer = cells[cell, _OLDER], cells[cell, _NEWER]
+    if older == 0:
+        cells[0, _OLDEST] = newer
+    else:
+        cells[older, _NEWER] = newer
+    if newer == 0:
+        cells[0, _NEWEST] = older
+    else:
+        cells[newer, _OLDER] = older
+
+
+@njit
+def keep_decision(
+    heads: Ints,
+    cells: Ints,
+    until: Floats,
+    replica: int,
+    uids: Ints,
+    ends: Ints,
+    unit: int,
+    until_s: float,
+) -> None:
+    """Enter a prompt that was sent to a replica; as many cells are free as it has spans."""
+    start = 0
+    for span in range(len(uids)):
+        first, last = first_block(start, unit, 0), last_block(ends[span], unit, 0)
+        start = ends[span]
+        if first > last:
+            continue
+        key = uids[span] << POSITION_BITS | last
+        bucket = bucket_of(heads, uids[span])
+        cell = heads[bucket]
+        while cell != 0 and (cells[cell, KEY] != key or cells[cell, HOLDER] != replica):
+            cell = cells[cell, NEXT]
+        if cell == 0:
+            cell = take_cell(heads, cells, bucket)
+            cells[cell, KEY], cells[cell, HOLDER], cells[cell, LAST] = key, replica, last
+        else:
+            _part(cells, cell)
+        until[cell] = until_s
+        newest = cells[0, _NEWEST]
+        cells[cell, _OLDER], cells[cell, _NEWER] = newest, 0
+        if newest == 0:
+            cells[0, _OLDEST] = cell
+        else:
+            cells[newest, _NEWER] = cell
+        cells[0, _NEWEST] = cell
+
+
+@njit
+def forget_decisions(heads: Ints, cells: Ints, until: Floats, now_s: float) -> None:
+    """Free the cells whose time is over."""
+    oldest = cells[0, _OLDEST]
+    while oldest != 0 and until[oldest] <= now_s:
+        _part(cells, oldest)
+        bucket = bucket_of(heads, cells[oldest, KEY] >> POSITION_BITS)
+        before, cell = 0, heads[bucket]
+        while cell != oldest:
+            before, cell = cell, cells[cell, NEXT]
+        free_cell(heads, cells, bucket, before, cell)
+        oldest = cells[0, _OLDEST]
+
+
+@njit
+def _drop_decisions(heads: Ints, cells: Ints, replica: int) -> None:
+    """A replica is gone."""
+    for bucket in range(len(heads)):
+        before, cell = 0, heads[bucket]
+        while cell != 0:
+            following = cells[cell, NEXT]
+            if cells[cell, HOLDER] == replica:
+                _part(cells, cell)
+                free_cell(heads, cells, bucket, before, cell)
+            else:
+                before = cell
+            cell = following
+
+
+@njit
+def overlap_decisions(
+    heads: Ints, cells: Ints, uids: Ints, ends: Ints, unit: int, found: Ints
+) -> None:
+    """Write the tokens of each replica's leading blocks of a prompt."""
+    found[:] = 0
+    before, start = 0, 0
+    for span in range(len(uids)):
+        first, last = first_block(start, unit, 0), last_block(ends[span], unit, 0)
+        start = ends[span]
+        if first > last:
+            continue
+        whole = False
+        cell = heads[bucket_of(heads, uids[span])]
+        while cell != 0:
+            holder = cells[cell, HOLDER]
+            if (
+                cells[cell, KEY] >> POSITION_BITS == uids[span]
+                and holder < len(found)
+                and found[holder] >= before
+            ):
+                found[holder] = max(found[holder], min(cells[cell, LAST], last))
+                whole = whole or cells[cell, LAST] >= last
+            cell = cells[cell, NEXT]
+        if not whole:
+            break
+        before = last
+
+
+# --- active requests ---
+
+_COUNT = LAST + 1
+
+
+@njit
+def add_active(heads: Ints, cells: Ints, replica: int, uids: Ints, ends: Ints, unit: int) -> int:
+    """Enter a request; as many cells are free as it has spans. Returns how many blocks are new."""
+    new, start = 0, 0
+    for span in range(len(uids)):
+        first, last = first_block(start, unit, 0), last_block(ends[span], unit, 0)
+        start = ends[span]
+        if first > last:
+            continue
+        key = uids[span] << POSITION_BITS | first
+        bucket = bucket_of(heads, uids[span])
+        furthest, same = first - unit, 0
+        cell = heads[bucket]
+        while cell != 0:
+            if cells[cell, KEY] == key and cells[cell, HOLDER] == replica:
+                furthest = max(furthest, cells[cell, LAST])
+                if cells[cell, LAST] == last:
+                    same = cell
+            cell = cells[cell, NEXT]
+        new += max(0, last - furthest)
+        if same == 0:
+            same = take_cell(heads, cells, bucket)
+            cells[same, KEY], cells[same, HOLDER], cells[same, LAST] = key, replica, last
+            cells[same, _COUNT] = 0
+        cells[same, _COUNT] += 1
+    return new // unit
+
+
+@njit
+def remove_active(heads: Ints, cells: Ints, replica: int, uids: Ints, ends: Ints, unit: int) -> int:
+    """Take out a request that was entered. Returns how many blocks went with it."""
+    gone, start = 0, 0
+    for span in range(len(uids)):
+        first, last = first_block(start, unit, 0), last_block(ends[span], unit, 0)
+        start = ends[span]
+        if first > last:
+            continue
+        key = uids[span] << POSITION_BITS | first
+        bucket = bucket_of(heads, uids[span])
+        furthest, same, before_same = first - unit, 0, 0
+        before, cell = 0, heads[bucket]
+        while cell != 0:
+            if cells[cell, KEY] == key and cells[cell, HOLDER] == replica:
+                if cells[cell, LAST] == last:
+                    same, before_same = cell, before
+                else:
+                    furthest = max(furthest, cells[cell, LAST])
+            before, cell = cell, cells[cell, NEXT]
+        if same == 0:
+            continue
+        cells[same, _COUNT] -= 1
+        if cells[same, _COUNT] == 0:
+            gone += max(0, last - furthest)
+            free_cell(heads, cells, bucket, before_same, same)
+    return gone // unit
+
+
+@njit
+def count_active(
+    heads: Ints, cells: Ints, uids: Ints, ends: Ints, unit: int, most: Ints, found: Ints
+) -> None:
+    """Write how many of a prompt's blocks are active on each replica; `most` is for own use."""
+    found[:] = 0
+    start = 0
+    for span in range(len(uids)):
+        first, last = first_block(start, unit, 0), last_block(ends[span], unit, 0)
+        start = ends[span]
+        if first > last:
+            continue
+        key = uids[span] << POSITION_BITS | first
+        head = heads[bucket_of(heads, uids[span])]
+        cell, anybody = head, False
+        while cell != 0:
+            if cells[cell, KEY] == key and cells[cell, HOLDER] < len(found):
+                most[cells[cell, HOLDER]] = 0
+                anybody = True
+            cell = cells[cell, NEXT]
+        if not anybody:
+            break
+        cell = head
+        while cell != 0:
+            holder = cells[cell, HOLDER]
+            if cells[cell, KEY] == key and holder < len(found):
+                blocks = (min(cells[cell, LAST], last) - first) // unit + 1
+                found[holder] += max(0, blocks - most[holder])
+                most[holder] = max(most[holder], blocks)
+            cell = cells[cell, NEXT]

@@ -70,14 +70,13 @@ class ProductionStack(Router[ProductionStackParameters]):
             if request.session_id is None:
                 return self._arrivals.fewest(replicas, now_s)
             return self._ring.owner(hashed(request.session_id))
-        matched = self._trie.overlap(request.runs(self._trie.unit_tokens), now_s)
+        matched = views.of(self._trie.overlap(request.content, len(views.in_flight), now_s))
         if logic == "prefix-aware":
-            longest = max(matched.values(), default=0)
-            among = sorted(who for who, tokens in matched.items() if tokens == longest) or replicas
-            return among[int(rng.random() * len(among))]
+            among = np.flatnonzero(matched == matched.max())
+            return replicas[int(among[int(rng.random() * len(among))])]
         load = views.of(views.in_flight)
         mean = float(load.mean())
-        share = np.array([matched.get(replica, 0) for replica in replicas]) / request.prompt_tokens
+        share = matched / request.prompt_tokens
         worth = share - self.parameters.beta * (load - mean) / max(1.0, mean)
         return replicas[int(worth.argmax())]
 
@@ -87,7 +86,7 @@ class ProductionStack(Router[ProductionStackParameters]):
         if logic == "session":
             self._arrivals.count(replica, now_s)
         elif logic != "round-robin":
-            self._trie.store(replica, request.runs(self._trie.unit_tokens), now_s)
+            self._trie.store(replica, request.content, now_s)
 
     def on_replica_added(self, replica: int, now_s: float) -> None:
         """It takes its stretch of the ring."""

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 NumberT = TypeVar("NumberT", bound=np.generic)
 
@@ -51,6 +52,11 @@ class Views:
     def numbers(self) -> Ints:
         """`replicas` as an array."""
         return self._numbers
+
+    @property
+    def there(self) -> Bools:
+        """Whether a replica takes requests, by number."""
+        return self._is_there
 
     def of(self, values: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:
         """The values of `replicas`, in their order; not to be written to."""

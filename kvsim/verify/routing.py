@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from kvsim.cache.content import POSITION_BITS, Content
-from kvsim.routing.contract import RoutedRequest, Router, Surroundings, prefix_key
+from kvsim.routing.block_runs import prefix_key
+from kvsim.routing.contract import RoutedRequest, Router, Surroundings
 from kvsim.routing.coordinator import Coordinator, Publication, as_counts
 from kvsim.routing.decider import Decider
 from kvsim.routing.dynamo import DynamoKv
@@ -196,7 +197,7 @@ def _follow_dynamo(transcript: Transcript) -> Following:
             # Whoever was drawn among equals gets it, so that both go on alike.
             request = requests.arrive(line, pinned=worker)
             view = router.look(request, decider.views, 0.0)
-            costs = router.costs(request, view)
+            costs = view.costs
             values = {
                 "overlap": view.overlap_tokens // block,
                 "prefill_tokens": view.prefill_tokens + request.prompt_tokens - view.overlap_tokens,

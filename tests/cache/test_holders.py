@@ -23,7 +23,6 @@ from kvsim.cache.content import Content, Ints, block_key
 from kvsim.cache.holders import Holders
 from kvsim.cache.manager import KVCache, Sequence
 from kvsim.cache.spec import FULL, GroupSpec
-from kvsim.routing import prefix_key
 
 
 def cache(num_blocks: int, log_entries: int) -> KVCache:
@@ -86,31 +85,14 @@ def test_a_log_that_is_too_short_says_so_and_goes_on() -> None:
     assert len(cache(50, 0).core.pool.totals) == LOG_LENGTH  # keeps none
 
 
-def take(holders: Holders, cache: int, keys: Ints, whats: Ints) -> list[list[int]]:
-    """Let it read a log with these entries; the runs."""
+def take(holders: Holders, cache: int, keys: Ints, whats: Ints) -> None:
+    """Let it read a log with these entries."""
     room = len(keys) + 1
     totals = np.zeros(LOG + LOG_ROWS * room, np.int64)
     totals[LOG : LOG + len(keys)] = keys
     totals[LOG + room : LOG + room + len(keys)] = whats
     totals[LOG_LENGTH] = len(keys)
-    runs = holders.read(cache, totals, 7)
-    assert runs is not None
-    assert totals[LOG_LENGTH] == 0
-    return runs.T.tolist()
-
-
-def test_runs_are_neighbours_of_one_kind_in_the_order_of_the_log() -> None:
-    def key(uid: int, index: int, group: int = 0) -> int:
-        return block_key(uid, index, group)
-
-    keys = [key(9, 1), key(9, 2), key(9, 1, 1), key(9, 3), key(5, 8), key(5, 7), key(5, 6)]
-    whats = [ENTERED, ENTERED_AGAIN, ENTERED, ENTERED, REMOVED, REMOVED_ONE, ENTERED]
-    runs = take(Holders(2, 0, 16), 1, np.array(keys, np.int64), np.array(whats))
-    assert runs == [
-        [1, prefix_key(9, 16), prefix_key(9, 48), 7],
-        [0, prefix_key(5, 128), prefix_key(5, 112), 7],
-        [1, prefix_key(5, 96), prefix_key(5, 96), 7],
-    ]
+    holders.read(cache, totals)
 
 
 @pytest.mark.parametrize("num_caches", [3, 70])

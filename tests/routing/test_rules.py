@@ -169,14 +169,14 @@ def test_dynamo_adds_prefill_that_is_left_to_decode_blocks() -> None:
     events(fleet, 1, 1, 160)
     arriving = request("a", (1, 160), (2, 40))
     view = router.look(arriving, fleet.views, 0.0)
-    assert router.costs(arriving, view).tolist() == [12.5 + 12, 2.5 + 12]
+    assert view.costs.tolist() == [12.5 + 12, 2.5 + 12]
     assert fleet.route(arriving, 0.0) == 1
     # There: 40 tokens to prefill and 12 blocks held; a second one shares ten of these.
     second = request("b", (1, 160), (3, 40))
     view = router.look(second, fleet.views, 0.0)
     assert view.prefill_tokens.tolist() == [0, 40]
     assert view.decode_blocks.tolist() == [12, 14]
-    assert router.costs(second, view).tolist() == [12.5 + 12, 2.5 + 2.5 + 14]
+    assert view.costs.tolist() == [12.5 + 12, 2.5 + 2.5 + 14]
     fleet.first_token(arriving, 1.0)
     assert router.look(second, fleet.views, 1.0).prefill_tokens.tolist() == [0, 0]
     fleet.finished(arriving, 2.0)
@@ -192,7 +192,7 @@ def test_dynamo_credits_lower_tiers_less_and_decays_with_what_is_queued() -> Non
     events(fleet, 0, 1, 160, tier="host")
     busy(fleet, 0, 1, tokens=160)
     arriving = request("a", (1, 160))
-    costs = router.costs(arriving, router.look(arriving, fleet.views, 0.0))
+    costs = router.look(arriving, fleet.views, 0.0).costs
     device = 4 / (1 + 1.0 * 10 / 10)
     assert costs.tolist() == [20 - device - 0.75 * 6 + 20 + 8, 10 + 10]
 
@@ -240,9 +240,8 @@ def test_dynamo_in_split_fleets() -> None:
     arriving = request("a", (1, 160))
     assert isinstance(prefill, DynamoKv)
     assert isinstance(decode, DynamoKv)
-    view = prefill.look(arriving, fleet.views, 0.0)
-    assert prefill.costs(arriving, view).tolist() == [10.0, 10.0]
-    assert decode.costs(arriving, decode.look(arriving, fleet.views, 0.0)).tolist() == [10.0, 10.0]
+    for router in (prefill, decode):
+        assert router.look(arriving, fleet.views, 0.0).costs.tolist() == [10.0, 10.0]
 
 
 def test_production_stack_takes_any_of_the_longest_match() -> None:

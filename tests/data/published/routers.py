@@ -3,7 +3,8 @@
 from kvsim.routing import Sees
 from kvsim.routing.llm_d import LlmD
 from kvsim.routing.llm_d_index import LlmdIndex
-from kvsim.routing.prefix_index import EventIndex, LruIndex
+from kvsim.routing.lru_index import LruIndex
+from kvsim.routing.prefix_index import EventIndex
 from kvsim.routing.sglang import SglangCacheAware
 
 EVENTS_AFTER_S = 0.005
@@ -56,5 +57,5 @@ class SmgEvents(SglangCacheAware):
         far = most - least > given.balance_abs_threshold
         if far and most > given.balance_rel_threshold * least:
             return views.replicas[int(load.argmin())]
-        held = self.index.overlap(request.runs(self.index.unit_tokens))
-        return min(views.replicas, key=lambda one: (-held.get(one, 0), views.in_flight[one], one))
+        held = self.index.overlap(request.content, len(views.in_flight))
+        return min(views.replicas, key=lambda one: (-held[one], views.in_flight[one], one))
