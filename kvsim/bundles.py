@@ -27,10 +27,9 @@ _WORD_BYTES = 8
 
 
 class Bundle:
-    """The arrays and integers of a nested tuple, as one array.
+    """The arrays and integers of a nested tuple, as one array of int64.
 
-    Attributes:
-        words: int64, for compiled code; addresses and shapes, and the integers.
+    It has the address and the shape of each array, and the integers, in the order of the tuple.
     """
 
     def __init__(self, kind: Any) -> None:
@@ -41,23 +40,25 @@ class Bundle:
         """
         self._kind = kind
         self._held: Any = None
-        self.words: Ints = np.zeros(0, dtype=np.int64)
 
-    def hold(self, *values: Any) -> None:
-        """Take in values, which are kept alive; nothing happens where they are the same ones.
+    def hold(self, *values: Any) -> Ints | None:
+        """Take in values, which are kept alive.
+
+        Returns:
+            The words; None where the values are those it held already.
 
         Raises:
             TypeError: they are not of the bundle's type.
         """
         held = self._held
         if held is not None and all(a is b for a, b in zip(held, values, strict=True)):
-            return
+            return None
         if typeof(values) != self._kind:
             raise TypeError(f"a bundle of {self._kind} cannot hold {typeof(values)}")
         words: list[int] = []
         _write(values, words)
         self._held = values
-        self.words = np.array(words, dtype=np.int64)
+        return np.array(words, dtype=np.int64)
 
 
 def _write(value: Any, words: list[int]) -> None:

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, Protocol
 
 import simpy
 from simpy.core import SimTime
 from simpy.events import NORMAL, URGENT, Event
+
+
+class Between(Protocol):
+    """Who does things between events that are none themselves.
+
+    Attributes:
+        due_s: when the next of them is due.
+    """
+
+    due_s: float
+
+    def advance(self, until_s: float) -> None:
+        """Do what is due before a time; perhaps not all of it."""
+
+    def settle(self) -> None:
+        """Nothing comes any more."""
 
 
 class Clock(simpy.Environment):
@@ -17,7 +34,12 @@ class Clock(simpy.Environment):
     A delay is added to the present time and rounded; a run of steps taken in one go has to end at
     the very moment at which the same steps end one by one. A call takes its place in the queue
     among events, as an event with that callback would.
+
+    Attributes:
+        stepper: does things between events when everything is let happen; None for nobody.
     """
+
+    stepper: Between | None = None
 
     def run(self, until: SimTime | Event | None = None) -> Any | None:
         """Let everything happen; as SimPy's, with less between two events.
@@ -28,7 +50,13 @@ class Clock(simpy.Environment):
         if until is not None:
             return super().run(until)
         queue: list[tuple[SimTime, int, int, Any]] = self._queue  # type: ignore[assignment]
-        while queue:
+        stepper = self.stepper
+        while queue or (stepper is not None and stepper.due_s < math.inf):
+            if stepper is not None:
+                next_s = queue[0][0] if queue else math.inf
+                if stepper.due_s < next_s:
+                    stepper.advance(next_s)
+                    continue
             self._now, _, _, event = heappop(queue)
             if not isinstance(event, Event):
                 event()
@@ -38,7 +66,13 @@ class Clock(simpy.Environment):
                 callback(event)
             if not event._ok and not hasattr(event, "_defused"):
                 raise event._value
+        if stepper is not None:
+            stepper.settle()
         return None
+
+    def set_now(self, time_s: float) -> None:
+        """It is so late, for what happens between events."""
+        self._now = time_s
 
     def step(self) -> None:
         """Let the next event or call happen."""

@@ -1,21 +1,27 @@
-"""A replica's steps one after another, compiled, as long as nobody else has to be asked.
+"""Replicas side by side, step after step, compiled, as long as nobody else has to be asked.
 
-``drive`` does what the scheduler does for the plainest of engines: without a tier, policies of
-one's own, priorities, pipelines, groups of states, or a ledger of misses. It plans steps, admits
-who waits, ends steps, and comes back where something has to wait for the clock, where a request
-has its first token or is finished, and wherever more has to be done than it knows: the scheduler
-does that then, in the same order.
+``advance`` does what the scheduler and the replica do for the plainest of engines: without a tier,
+policies of one's own, priorities, pipelines, groups of states, or a ledger of misses. It plans
+steps, admits who waits, ends steps, each at its time, and puts on a tape what others have to hear:
+who was admitted, has a first token, is finished, and how full the pool is. Where more has to be
+done than it knows, it stops, and the scheduler does that, in the same order.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from kvsim.bundles import Bundle, typeof, unbundle
-from kvsim.cache.block_pool import FREE, LOG_LENGTH, log_fills, stamp
-from kvsim.cache.config import CacheConfig
+from kvsim.bundles import unbundle
+from kvsim.cache.block_pool import (
+    CACHED_BY_GROUP,
+    FREE,
+    FREE_CACHED,
+    LOG_LENGTH,
+    log_fills,
+    stamp,
+)
 from kvsim.cache.content import Ints
 from kvsim.cache.coordinator import (
     HIT,
@@ -27,10 +33,28 @@ from kvsim.cache.coordinator import (
     longest_hit,
     release,
 )
-from kvsim.cache.manager import Hit, KVCache
-from kvsim.cache.spec import FULL, GroupSpec
 from kvsim.engine.decoding import any_prefill, decode_horizon, decode_run, most_decode_blocks
-from kvsim.engine.jobs import Job, SchedulerConfig
+from kvsim.engine.lanes import (
+    END_TOKENS,
+    HEAD,
+    KNOWN,
+    LANE_KIND,
+    MODEL_LEN,
+    MOST_RUNNING,
+    NUM_PROMPT,
+    NUM_RUNNING,
+    NUM_SPANS,
+    NUM_WAITING,
+    OUTPUT_UID,
+    ROOM,
+    SEAT,
+    SPARES_LONE,
+    START,
+    THRESHOLD,
+    WATERMARK,
+    WHOLE_PROMPT,
+    LaneArrays,
+)
 from kvsim.engine.stepping import (
     BUDGET,
     COMPUTED,
@@ -47,80 +71,78 @@ from kvsim.engine.stepping import (
     SLOT,
     Batch,
     Floats,
-    batch_for,
     end_step,
     launch,
     schedule_running,
     step_duration,
 )
-from kvsim.engine.waiting import WaitingQueue
 from kvsim.jit import njit, njit_apart
-from kvsim.times.step_time import StepTimeParams, constant_step_time
+from kvsim.times.step_time import StepTimeParams
 
-# Why `drive` comes back: there is nothing to do; the scheduler has to plan the next step; a step
-# has ended, and its outcomes are to be told or it is time to look; a step is planned, and its log
-# is to be read before another is; the oldest step in flight runs until the time given; decodes run
-# until then unless somebody comes.
-IDLE, PLAN, ENDED, LOOK, STEP, HORIZON = range(6)
+# What a replica is about: it has nothing to do; it has again; it is between two steps; its oldest
+# step in flight runs, until it is due; its requests decode, until it is due or somebody comes.
+ASLEEP, WAKING, BETWEEN, ENDING, MEANWHILE = range(5)
 
-# Where `drive` begins: between two steps; at the end of the oldest step in flight; at the start of
-# decodes that have run meanwhile.
-BETWEEN, ENDING, MEANWHILE = range(3)
+# Rows of `Replicas.states`: what each is about; 1 where the scheduler has to do it; 1 where its log
+# holds something that is on the tape.
+PHASE, BY_HAND, LOGGED, STATE_ROWS = range(4)
 
-# Rows of `LaneArrays.waiting`: the slot that a request will have, tokens of its prompt, uid of its
-# answer, its length at the end, and where its spans are.
-SEAT, NUM_PROMPT, OUTPUT_UID, END_TOKENS, START, NUM_SPANS, WAITING_ROWS = range(7)
+# Rows of `Replicas.times`: when something is to be done; when the decodes began; when the next
+# entry of the timeline is due, and what lies between two; when its last step ended; what they took.
+DUE, BEGUN, ENTRY, INTERVAL, ENDED, BUSY, TIME_ROWS = range(7)
 
-# Entries of `LaneArrays.meter`: place of the first that waits, how many are known, how many wait in
-# all, how many run; admissions and outcomes since the call.
-HEAD, KNOWN, NUM_WAITING, NUM_RUNNING, NUM_ADMITTED, NUM_OUTCOMES, METER_SIZE = range(7)
+# Entries of `Replicas.meter`: rows on the tape; the replica whose scheduler has to go on, or -1;
+# what it stops at: a finished request, a first token.
+NUM_TOLD, WHO, STOPS_AT_END, STOPS_AT_FIRST, METER_SIZE = range(5)
 
-# Entries of `LaneArrays.rules`: longest chunk of a prompt, and whether one alone is spared that;
-# longest sequence; requests that run at once; whether a prompt has to fit whole; blocks left free.
-THRESHOLD, SPARES_LONE, MODEL_LEN, MOST_RUNNING, WHOLE_PROMPT, WATERMARK, RULES_SIZE = range(7)
+# Kinds of rows of the tape, each with the replica behind it. Admitted: what the lookup answered. A
+# step has ended: its place among those that ran, what became of the request, and whether it is the
+# step's last such row. The state of the pool: blocks in use, free, free with a key; requests that
+# run and wait; then blocks with a key by group. Something stands in the log.
+ADMITTED, OUTCOME, POOL, LOG = range(4)
 
-# Rows of `LaneArrays.outcomes`.
-PLACE, OUTCOME = range(2)
-
-_ROOM = 64
-"""Waiting requests that are known at once; a power of two."""
-_SPANS = 1 << 12
+NEVER = np.inf
 
 
-class LaneArrays(NamedTuple):
-    """Who waits, and what has been done, for compiled code.
+class Replicas(NamedTuple):
+    """All replicas, and the tape.
 
     Attributes:
-        waiting: int64 [`WAITING_ROWS`, `_ROOM`], a ring.
-        spans: int64 [2, spans]: uids and ends of the prompts of those.
+        bundles: int64 [replicas, words], the arrays of each.
+        states: int64 [`STATE_ROWS`, replicas].
+        times: float64 [`TIME_ROWS`, replicas].
+        tape: int64 [rows, columns].
+        tape_s: float64 [rows], when.
         meter: int64 [`METER_SIZE`].
-        rules: int64 [`RULES_SIZE`].
-        admitted: int64 [`_ROOM`, 2 + groups], what the lookup of each admitted request answered.
-        admitted_s: float64 [`_ROOM`], when.
-        outcomes: int64 [2, requests]: place among the running before the step ended, and what
-            became of the request.
-        busy_s: float64 [1], what steps took.
     """
 
-    waiting: Ints
-    spans: Ints
+    bundles: Ints
+    states: Ints
+    times: Floats
+    tape: Ints
+    tape_s: Floats
     meter: Ints
-    rules: Ints
-    admitted: Ints
-    admitted_s: Floats
-    outcomes: Ints
-    busy_s: Floats
 
 
-@njit_apart
-def _admit(arrays: Arrays, batch: Batch, lane: LaneArrays, threshold: int, now_s: float) -> bool:
+_unbundle = unbundle(LANE_KIND)
+
+
+@njit
+def _admit(
+    arrays: Arrays,
+    batch: Batch,
+    lane: LaneArrays,
+    all_of: Replicas,
+    who: int,
+    threshold: int,
+    now_s: float,
+) -> bool:
     """Let requests begin to run, as long as there is room; whether one found no blocks.
 
-    No more are admitted in a call of ``drive`` than were known when it began, at most `_ROOM`.
+    No more are admitted than are known, at most `ROOM`.
     """
     core = assemble(arrays)
     meter, rules = lane.meter, lane.rules
-    room = lane.waiting.shape[1]
     while meter[KNOWN] > 0 and batch.meter[BUDGET] > 0 and meter[NUM_RUNNING] < rules[MOST_RUNNING]:
         row = lane.waiting[:, meter[HEAD]]
         slot = row[SEAT]
@@ -162,24 +184,32 @@ def _admit(arrays: Arrays, batch: Batch, lane: LaneArrays, threshold: int, now_s
         sequence = core.tables.sequences[slot]
         sequence.output_uid = row[OUTPUT_UID]
         sequence.end_tokens = row[END_TOKENS]
-        told = meter[NUM_ADMITTED]
+        told = all_of.meter[NUM_TOLD]
+        all_of.tape[told, 0], all_of.tape[told, 1] = ADMITTED, who
         for i in range(len(core.answer)):
-            lane.admitted[told, i] = core.answer[i]
-        lane.admitted_s[told] = now_s
-        meter[NUM_ADMITTED] += 1
+            all_of.tape[told, 2 + i] = core.answer[i]
+        all_of.tape_s[told] = now_s
+        all_of.meter[NUM_TOLD] += 1
         meter[NUM_RUNNING] += 1
         meter[NUM_WAITING] -= 1
         meter[KNOWN] -= 1
-        meter[HEAD] = (meter[HEAD] + 1) & (room - 1)
+        meter[HEAD] = (meter[HEAD] + 1) & (ROOM - 1)
     return False
 
 
 @njit_apart
-def _note_outcomes(arrays: Arrays, batch: Batch, lane: LaneArrays) -> None:
-    """Who has a first token or is finished by the step that ended last; these leave."""
-    num = 0
+def _tell_outcomes(
+    arrays: Arrays, batch: Batch, lane: LaneArrays, all_of: Replicas, who: int, now_s: float
+) -> int:
+    """Tell who has a first token or is finished by the step that ended last; these leave.
+
+    Returns:
+        All outcomes together.
+    """
+    together = 0
+    meter, tape = all_of.meter, all_of.tape
+    first = meter[NUM_TOLD]
     flight = batch.flights[(batch.meter[OLDEST] - 1) % batch.settings[DEPTH]]
-    num_running = lane.meter[NUM_RUNNING]
     for i in range(flight[LENGTH, 0]):
         outcome = batch.outcomes[i]
         if outcome == COMPUTED or (outcome & GONE) != 0:  # it was finished by the step before
@@ -188,28 +218,47 @@ def _note_outcomes(arrays: Arrays, batch: Batch, lane: LaneArrays) -> None:
         place = 0
         while batch.slots[place] != slot:
             place += 1
-        lane.outcomes[PLACE, num] = place
-        lane.outcomes[OUTCOME, num] = outcome
-        num += 1
+        told = meter[NUM_TOLD]
+        tape[told, 0], tape[told, 1], tape[told, 2] = OUTCOME, who, place
+        tape[told, 3], tape[told, 4] = outcome, 0
+        all_of.tape_s[told] = now_s
+        meter[NUM_TOLD] += 1
+        together |= outcome
         if (outcome & FINISHED) != 0:
             release(arrays, slot)
+    if meter[NUM_TOLD] == first:
+        return 0
+    tape[meter[NUM_TOLD] - 1, 4] = 1
     left = 0
-    for place in range(num_running):
-        has_left = False
-        for i in range(num):
-            if lane.outcomes[PLACE, i] == place and (lane.outcomes[OUTCOME, i] & FINISHED) != 0:
-                has_left = True
-        if not has_left:
+    for place in range(lane.meter[NUM_RUNNING]):
+        stays = True
+        for told in range(first, meter[NUM_TOLD]):
+            if tape[told, 2] == place and (tape[told, 3] & FINISHED) != 0:
+                stays = False
+        if stays:
             batch.slots[left] = batch.slots[place]
             left += 1
     lane.meter[NUM_RUNNING] = left
-    lane.meter[NUM_OUTCOMES] = num
+    return together
 
 
 @njit
-def _is_logged(totals: Ints) -> bool:
-    """Whether there is a log, and something in it."""
-    return len(totals) > LOG_LENGTH and totals[LOG_LENGTH] > 0
+def _tell_pool(arrays: Arrays, lane: LaneArrays, all_of: Replicas, who: int, now_s: float) -> None:
+    """Tell how full the pool is, and when that is to be told next."""
+    core = assemble(arrays)
+    totals, told = core.pool.totals, all_of.meter[NUM_TOLD]
+    row = all_of.tape[told]
+    row[0], row[1] = POOL, who
+    row[2] = totals[FREE]
+    row[3] = totals[FREE_CACHED]
+    row[4] = lane.meter[NUM_RUNNING]
+    row[5] = lane.meter[NUM_WAITING]
+    for group in range(len(core.tables.groups)):
+        row[6 + group] = totals[CACHED_BY_GROUP + group]
+    all_of.tape_s[told] = now_s
+    all_of.meter[NUM_TOLD] += 1
+    interval_s = all_of.times[INTERVAL, who]
+    all_of.times[ENTRY, who] = (now_s // interval_s + 1) * interval_s
 
 
 @njit
@@ -222,9 +271,15 @@ def _may_lack_room(arrays: Arrays, batch: Batch, num_running: int) -> bool:
     return num_running > 0 and core.pool.totals[FREE] < most
 
 
-@njit
+@njit_apart
 def _plan(
-    arrays: Arrays, params: StepTimeParams, batch: Batch, lane: LaneArrays, now_s: float
+    arrays: Arrays,
+    params: StepTimeParams,
+    batch: Batch,
+    lane: LaneArrays,
+    all_of: Replicas,
+    who: int,
+    now_s: float,
 ) -> int:
     """Plan a step, and put it in flight if it computes anything.
 
@@ -233,8 +288,7 @@ def _plan(
     """
     meter, rules, settings = lane.meter, lane.rules, batch.settings
     num_running = meter[NUM_RUNNING]
-    joining = min(meter[NUM_WAITING], rules[MOST_RUNNING] - num_running)
-    if meter[KNOWN] < joining:
+    if meter[KNOWN] < min(meter[NUM_WAITING], rules[MOST_RUNNING] - num_running):
         return -1
     if _may_lack_room(arrays, batch, num_running):
         return -1
@@ -243,8 +297,10 @@ def _plan(
         threshold = 0
     batch.meter[BUDGET] = settings[MOST_TOKENS]
     batch.meter[PLANS] += 1
+    batch.meter[FORESEEN] = 0
     schedule_running(arrays, batch, 0, num_running, threshold, rules[MODEL_LEN], False)
-    if _admit(arrays, batch, lane, threshold, now_s) and meter[NUM_RUNNING] == 0:
+    blocked = _admit(arrays, batch, lane, all_of, who, threshold, now_s)
+    if blocked and meter[NUM_RUNNING] == 0:
         batch.meter[PLANS] -= 1
         return -1  # it may never find blocks
     place = (batch.meter[OLDEST] + batch.meter[IN_FLIGHT]) % settings[DEPTH]
@@ -254,258 +310,119 @@ def _plan(
     return num
 
 
-def _make_lane(config: SchedulerConfig, num_answers: int, *, spares_lone: bool) -> LaneArrays:
-    """Nobody waits; a lookup writes so many answers."""
-    rules = np.zeros(RULES_SIZE, dtype=np.int64)
-    rules[THRESHOLD] = config.long_prefill_token_threshold
-    rules[SPARES_LONE] = spares_lone
-    rules[MODEL_LEN] = config.max_model_len
-    rules[MOST_RUNNING] = config.most_running
-    rules[WHOLE_PROMPT] = config.reserve_whole_prompt
-    rules[WATERMARK] = config.watermark_blocks
-    return LaneArrays(
-        np.zeros((WAITING_ROWS, _ROOM), dtype=np.int64),
-        np.zeros((2, _SPANS), dtype=np.int64),
-        np.zeros(METER_SIZE, dtype=np.int64),
-        rules,
-        np.zeros((_ROOM, num_answers), dtype=np.int64),
-        np.zeros(_ROOM),
-        np.zeros((2, config.max_num_seqs), dtype=np.int64),
-        np.zeros(1),
-    )
-
-
-def _kind() -> Any:
-    """The type of what `drive` is handed: the same for every cache without states."""
-    cache = KVCache(CacheConfig(2, (GroupSpec(FULL, 16),), 16, 16))
-    config = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=1, max_model_len=16)
-    lane = _make_lane(config, len(cache.core.answer), spares_lone=False)
-    return typeof((cache.arrays, constant_step_time(0.0), batch_for(config), lane))
-
-
-_KIND = _kind()
-_unbundle = unbundle(_KIND)
-
-
-@njit_apart
-def drive(
-    words: Ints,
+@njit
+def _begin(
+    arrays: Arrays,
+    params: StepTimeParams,
+    batch: Batch,
+    lane: LaneArrays,
+    all_of: Replicas,
+    who: int,
     now_s: float,
-    until_s: float,
-    entry_s: float,
-    begins: int,
-    alone: bool,
-) -> tuple[float, int]:
-    """Take steps until somebody else has to do something.
-
-    Args:
-        words: a bundle: the cache, what a step's time depends on, those that run, and those that
-            wait.
-        now_s: the time; with ``MEANWHILE`` when the decodes began.
-        until_s: alone, nobody comes before; with ``MEANWHILE``, the end of the last step that has
-            run.
-        entry_s: the first step that ends then or later ends the drive.
-        begins: where it begins, see `BETWEEN`.
-        alone: nobody can come between ``now_s`` and ``until_s``; else a step is ended only when
-            the clock has come to its end.
-
-    Returns:
-        A time, and why it came back, see `IDLE`.
-    """
-    arrays, params, batch, lane = _unbundle(words)
-    core = assemble(arrays)
+) -> bool:
+    """Plan steps until the oldest one runs, or see how far decodes go; False by the scheduler."""
     meter, rules, settings = lane.meter, lane.rules, batch.settings
-    totals = core.pool.totals
-    meter[NUM_ADMITTED] = meter[NUM_OUTCOMES] = 0
-    lane.busy_s[0] = 0.0
-    model_len = rules[MODEL_LEN]
-    if begins == ENDING:
-        num_outcomes = end_step(arrays, batch)
-        if num_outcomes > 0:
-            _note_outcomes(arrays, batch, lane)
-        stamp(totals, int(now_s * 1e9))
-        if meter[NUM_OUTCOMES] > 0 or now_s >= entry_s or _is_logged(totals):
-            return now_s, ENDED
-    elif begins == MEANWHILE:
-        end_s, num_outcomes = decode_run(
-            arrays, params, batch, meter[NUM_RUNNING], model_len, now_s, until_s
-        )
-        lane.busy_s[0] += end_s - now_s
-        now_s = end_s
-        if num_outcomes > 0:
-            _note_outcomes(arrays, batch, lane)
-        if num_outcomes > 0 or now_s >= entry_s or now_s < until_s or _is_logged(totals):
-            return now_s, ENDED
+    states, times = all_of.states, all_of.times
     while True:
         num_running, num_waiting = meter[NUM_RUNNING], meter[NUM_WAITING]
         if num_running == 0 and num_waiting == 0 and batch.meter[IN_FLIGHT] == 0:
-            return now_s, IDLE
+            _tell_pool(arrays, lane, all_of, who, now_s)
+            states[PHASE, who], times[DUE, who] = ASLEEP, NEVER
+            return True
         if (
-            0 < num_running * (1 + settings[NUM_DRAFTS]) <= settings[MOST_TOKENS]
+            settings[NUM_DRAFTS] == 0
+            and 0 < num_running <= settings[MOST_TOKENS]
             and (num_waiting == 0 or num_running >= rules[MOST_RUNNING])
             and not any_prefill(arrays, batch, num_running)
         ):
-            if alone:
-                end_s, num_outcomes = decode_run(
-                    arrays, params, batch, num_running, model_len, now_s, until_s
-                )
-                lane.busy_s[0] += end_s - now_s
-                if num_outcomes > 0:
-                    _note_outcomes(arrays, batch, lane)
-                if num_outcomes > 0 or end_s > now_s:
-                    return end_s, ENDED
-            elif settings[NUM_DRAFTS] == 0:
-                end_s = decode_horizon(
-                    arrays, params, batch, num_running, now_s, max(entry_s, now_s)
-                )
-                if end_s > now_s:
-                    return end_s, HORIZON
-        computes = False
+            until_s = max(times[ENTRY, who], now_s)
+            end_s = decode_horizon(arrays, params, batch, num_running, now_s, until_s)
+            if end_s > now_s:
+                states[PHASE, who] = MEANWHILE
+                times[BEGUN, who], times[DUE, who] = now_s, end_s
+                return True
+        num = 0
         if num_running > 0 or num_waiting > 0:
-            batch.meter[FORESEEN] = 0
-            num = _plan(arrays, params, batch, lane, now_s)
+            num = _plan(arrays, params, batch, lane, all_of, who, now_s)
             if num < 0:
-                return now_s, PLAN
-            computes = num > 0
-        if computes and batch.meter[IN_FLIGHT] < settings[DEPTH]:
-            if _is_logged(totals):
-                return now_s, LOOK
+                return False
+        if num > 0 and batch.meter[IN_FLIGHT] < settings[DEPTH]:
+            stamp(assemble(arrays).pool.totals, int(now_s * 1e9))
             continue
         if batch.meter[IN_FLIGHT] == 0:
-            return now_s, PLAN
+            return False
         seconds = batch.seconds[batch.meter[OLDEST]]
-        lane.busy_s[0] += seconds
-        if not alone:
-            return now_s + seconds, STEP
-        now_s += seconds
-        num_outcomes = end_step(arrays, batch)
-        if num_outcomes > 0:
-            _note_outcomes(arrays, batch, lane)
-        stamp(totals, int(now_s * 1e9))
-        if meter[NUM_OUTCOMES] > 0 or now_s >= until_s or now_s >= entry_s or log_fills(totals):
-            return now_s, ENDED
+        times[BUSY, who] += seconds
+        states[PHASE, who], times[DUE, who] = ENDING, now_s + seconds
+        return True
 
 
-class Lane:
-    """The first requests that wait, as compiled code has them.
+@njit_apart
+def advance(all_of: Replicas, until_s: float) -> float:
+    """Let replicas do what is due before a time, in the order of times.
 
-    Attributes:
-        arrays: for compiled code.
+    Args:
+        all_of: the replicas.
+        until_s: what is due then or later is not done.
+
+    Returns:
+        When something is due next; what has happened stands on the tape. It stops earlier where
+        ``meter`` says so, where the tape could become too short, and where a log fills up.
     """
-
-    def __init__(self, cache: KVCache, config: SchedulerConfig, *, spares_lone: bool) -> None:
-        """Nobody waits.
-
-        Args:
-            cache: gives a slot to each of them.
-            config: of the scheduler.
-            spares_lone: the prompt of one alone is not cut to a threshold.
-        """
-        self._cache = cache
-        self._most_running = config.most_running
-        self._model_len = config.max_model_len
-        self._known: list[tuple[Job, int]] = []  # with the slot of each
-        self._version = 0
-        self._end = 0  # of what is used of the spans
-        self.arrays = _make_lane(config, len(cache.core.answer), spares_lone=spares_lone)
-        self._bundle = Bundle(_KIND)
-
-    def words(self, params: StepTimeParams, batch: Batch) -> Ints:
-        """What `drive` is handed."""
-        self._bundle.hold(self._cache.arrays, params, batch, self.arrays)
-        return self._bundle.words
-
-    def take_in(self, waiting: WaitingQueue, num_running: int) -> None:
-        """Make known who could begin to run next, unless there are too many or some ran before."""
-        num_waiting = len(waiting)
-        if waiting.version != self._version:
-            self._let_go()
-            self._version = waiting.version
-        joining = min(num_waiting, self._most_running - num_running)
-        if len(self._known) < joining <= _ROOM:
-            for job in waiting.between(len(self._known), joining):
-                if job.num_preemptions:
-                    break
-                self._append(job)
-        meter = self.arrays.meter
-        meter[KNOWN], meter[NUM_WAITING], meter[NUM_RUNNING] = (
-            len(self._known),
-            num_waiting,
-            num_running,
-        )
-
-    def take_admitted(self, waiting: WaitingQueue) -> list[tuple[Job, Hit, float]]:
-        """Who began to run, in order, with what was found and when; they wait no more."""
-        arrays = self.arrays
-        num = int(arrays.meter[NUM_ADMITTED])
-        if not num:
-            return []
-        admitted = []
-        for (job, slot), answer, at_s in zip(
-            self._known[:num],
-            arrays.admitted[:num].tolist(),
-            arrays.admitted_s[:num].tolist(),
-            strict=True,
+    states, times, meter = all_of.states, all_of.times, all_of.meter
+    meter[NUM_TOLD], meter[WHO] = 0, -1
+    while True:
+        who, now_s = int(np.int64(0)), NEVER  # of a literal all below would be compiled twice
+        for i in range(times.shape[1]):
+            if times[DUE, i] < now_s:
+                who, now_s = i, times[DUE, i]
+        if now_s >= until_s:
+            return now_s
+        arrays, params, batch, lane = _unbundle(all_of.bundles[who])
+        if meter[NUM_TOLD] + ROOM + len(batch.slots) + 4 > len(all_of.tape):
+            return now_s
+        if states[BY_HAND, who] != 0:
+            meter[WHO] = who
+            return now_s
+        totals = assemble(arrays).pool.totals
+        phase, outcomes, has_ended = states[PHASE, who], 0, False
+        if phase == WAKING:
+            _tell_pool(arrays, lane, all_of, who, now_s)
+        elif phase == ENDING:
+            has_ended = True
+            if end_step(arrays, batch) > 0:
+                outcomes = _tell_outcomes(arrays, batch, lane, all_of, who, now_s)
+            stamp(totals, int(now_s * 1e9))
+        elif phase == MEANWHILE:
+            begun_s = times[BEGUN, who]
+            end_s, num_outcomes = decode_run(
+                arrays, params, batch, lane.meter[NUM_RUNNING], lane.rules[MODEL_LEN], begun_s,
+                now_s,
+            )  # fmt: skip
+            times[BUSY, who] += end_s - begun_s
+            times[BEGUN, who] = end_s
+            has_ended = end_s >= now_s  # else its log has filled up on the way
+            if num_outcomes > 0:
+                outcomes = _tell_outcomes(arrays, batch, lane, all_of, who, now_s)
+        if has_ended:
+            states[PHASE, who], times[ENDED, who] = BETWEEN, now_s
+            if now_s >= times[ENTRY, who]:
+                _tell_pool(arrays, lane, all_of, who, now_s)
+        if len(totals) > LOG_LENGTH and totals[LOG_LENGTH] > 0 and states[LOGGED, who] == 0:
+            states[LOGGED, who] = 1
+            told = meter[NUM_TOLD]
+            all_of.tape[told, 0], all_of.tape[told, 1] = LOG, who
+            all_of.tape_s[told] = now_s
+            meter[NUM_TOLD] += 1
+        if (
+            log_fills(totals)
+            or ((outcomes & FINISHED) != 0 and meter[STOPS_AT_END] != 0)
+            or (outcomes != 0 and meter[STOPS_AT_FIRST] != 0)
         ):
-            waiting.pop()
-            hit = self._cache.make_hit(answer)
-            job.sequence.slot, job.sequence.junction = slot, hit.junction
-            admitted.append((job, hit, at_s))
-        del self._known[:num]
-        self._version = waiting.version
-        return admitted
-
-    def take_outcomes(self) -> list[tuple[int, int]]:
-        """Of the step that ended last: places among the running, and what became of these."""
-        num = int(self.arrays.meter[NUM_OUTCOMES])
-        if not num:
-            return []
-        places, outcomes = self.arrays.outcomes[:, :num].tolist()
-        return list(zip(places, outcomes, strict=True))
-
-    def _append(self, job: Job) -> None:
-        request, content = job.request, job.sequence.content
-        num = len(content.ends)
-        arrays = self.arrays
-        if not self._known:
-            self._end = 0
-        if self._end + num > arrays.spans.shape[1]:
-            self._make_room(num)
-            arrays = self.arrays
-        start = self._end
-        arrays.spans[0, start : start + num] = content.uids
-        arrays.spans[1, start : start + num] = content.ends
-        self._end = start + num
-        slot = self._cache.hold_slot(content)
-        num_prompt = request.num_prompt_tokens
-        place = (int(arrays.meter[HEAD]) + len(self._known)) % _ROOM
-        arrays.waiting[:, place] = (
-            slot,
-            num_prompt,
-            request.output_uid,
-            min(num_prompt + request.num_output_tokens, self._model_len),
-            start,
-            num,
-        )
-        self._known.append((job, slot))
-
-    def _make_room(self, more: int) -> None:
-        """Move the spans together, with room for more."""
-        contents = [job.sequence.content for job, _ in self._known]
-        needed = sum(len(content.ends) for content in contents) + more
-        arrays = self.arrays
-        spans = np.zeros((2, max(arrays.spans.shape[1], 2 * needed)), dtype=np.int64)
-        head, start = int(arrays.meter[HEAD]), 0
-        for number, content in enumerate(contents):
-            end = start + len(content.ends)
-            spans[0, start:end], spans[1, start:end] = content.uids, content.ends
-            arrays.waiting[START, (head + number) % _ROOM] = start
-            start = end
-        self._end = start
-        self.arrays = arrays._replace(spans=spans)
-
-    def _let_go(self) -> None:
-        """Nobody is known any more."""
-        for _, slot in self._known:
-            self._cache.let_go_of_slot(slot)
-        self._known.clear()
+            return now_s
+        if phase == MEANWHILE and not has_ended:
+            continue
+        if not _begin(arrays, params, batch, lane, all_of, who, now_s):
+            states[PHASE, who] = BETWEEN
+            meter[WHO] = who
+            return now_s

@@ -87,27 +87,6 @@ class StepPlan:
 
 
 @dataclass(slots=True)
-class Driven:
-    """What happened in a drive, see `kvsim.engine.driving`.
-
-    Attributes:
-        time_s: to which it came.
-        why: it came back.
-        busy_s: what its steps took.
-        started: requests admitted for the first time, in order, with their hits and when.
-        firsts: whose first token the step made that ended last, in order.
-        finished: whom it finished, in order.
-    """
-
-    time_s: float
-    why: int
-    busy_s: float = 0.0
-    started: list[tuple[Job, Hit, float]] = field(default_factory=list)
-    firsts: list[Job] = field(default_factory=list)
-    finished: list[Job] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class Counters:
     """Prefix-cache counters in tokens: first admissions, and readmissions apart.
 

@@ -16,12 +16,13 @@ from kvsim.cache.manager import Hit, KVCache
 from kvsim.cache.reasons import ELSEWHERE, LOST_BY_GROUP, NEVER_SEEN, SHARED_WITH, TAKER
 from kvsim.engine.carrying import Carrier
 from kvsim.engine.clock import Clock
-from kvsim.engine.driving import BETWEEN, ENDED, ENDING, IDLE, LOOK, MEANWHILE, PLAN, STEP
 from kvsim.engine.hooks import IN_FLIGHT, NOTHING, Done, Step, Ticket, Watcher
 from kvsim.engine.jobs import Job, StepPlan
 from kvsim.engine.pipeline import Pipeline
 from kvsim.engine.reasons import too_large, why_never, why_no_longer
 from kvsim.engine.scheduler import Scheduler
+from kvsim.engine.stepper import Stepper
+from kvsim.engine.stepping import FINISHED, FIRST_TOKEN
 from kvsim.metrics.misses import Misses
 from kvsim.metrics.records import NO_UTILIZATION, RequestLog, RequestRecord, TimelineLog
 from kvsim.times.step_time import StepTimeParams, request_seconds
@@ -40,6 +41,9 @@ class Observer(Protocol):
 
     def after_step(self, replica: Replica) -> None:
         """A step has ended, or several without an arrival or an end between them."""
+
+    def after_steps(self, replica: Replica) -> None:
+        """Steps have ended whose times stand in the log; another one may be under way."""
 
 
 class Pace(Protocol):
@@ -67,6 +71,8 @@ class Replica:
         num_refused: requests that could never have run.
         end_s: when the last step ended.
         busy_s: time that steps took.
+        step_time: what a step's time depends on.
+        next_entry_s: when the state of the pool is entered next.
     """
 
     def __init__(
@@ -84,8 +90,9 @@ class Replica:
         pace: Pace | None = None,
         observer: Observer | None = None,
         stages: Sequence[StepTimeParams] = (),
+        stepper: Stepper | None = None,
     ) -> None:
-        """Start the process.
+        """Start the process, or have it stepped.
 
         Args:
             clock: the simulation's.
@@ -101,6 +108,7 @@ class Replica:
             pace: lets its steps begin and end together with those of others.
             observer: looks at it before and after steps.
             stages: what the step of each stage of a pipeline depends on; empty for no pipeline.
+            stepper: steps it, if it is a plain one.
         """
         self.scheduler = scheduler
         self.number = number
@@ -114,21 +122,30 @@ class Replica:
         self._outside: set[Ticket] = set()  # tokenized and so on, before the scheduler hears of it
         self._is_lost = False
         self._clock = clock
-        self._step_time = step_time
+        self.step_time = step_time
         self._requests = requests
         self._timeline = timeline
         self._timeline_interval_s = timeline_interval_s
-        self._next_entry_s = 0.0
+        self.next_entry_s = 0.0
         self._one_by_one = one_by_one
         self._num_submitted = 0
         self._tickets: dict[Job, Ticket] = {}
         self._steps: deque[Step] = deque()  # in flight, the oldest first
         self._num_calls = 0
+        self._gone: list[int] = []  # places of those that the step which ends has finished
         self._woken = clock.event()
         self._offloading = offloading
         if offloading is not None:
             offloading.call_when_done(self._wake)
-        self._process = clock.process(self._live())
+        self._stepper: Stepper | None = None
+        self._process: simpy.Process | None = None
+        self._who = -1
+        plain = not one_by_one and pace is None and scheduler.can_drive
+        if stepper is not None and plain and (observer is None or not observer.counts_steps):
+            self._stepper = stepper
+            self._who = stepper.join(self, timeline_interval_s)
+        else:
+            self._process = clock.process(self._live())
 
     @property
     def cache(self) -> KVCache:
@@ -179,7 +196,7 @@ class Replica:
         if reason is not None:
             self._refuse(ticket, reason)
             return
-        outside_s = request_seconds(self._step_time, request.num_prompt_tokens)
+        outside_s = request_seconds(self.step_time, request.num_prompt_tokens)
         if outside_s > 0:
             self._outside.add(ticket)
             callbacks = self._clock.at(self._clock.now + outside_s).callbacks
@@ -195,7 +212,10 @@ class Replica:
             The requests it had, in the order in which it has heard of them.
         """
         self._is_lost = True
-        self._process.interrupt()
+        if self._stepper is not None:
+            self._stepper.leave(self._who)
+        if self._process is not None:
+            self._process.interrupt()
         lost = [*self._tickets.values(), *self._outside]
         self._tickets.clear()
         self._outside.clear()
@@ -208,7 +228,10 @@ class Replica:
     def _enter(self, ticket: Ticket) -> None:
         """The scheduler hears of a request."""
         self._tickets[self.scheduler.add(ticket.request)] = ticket
-        self._wake()
+        if self._stepper is not None:
+            self._stepper.wake(self._who, waited_for=ticket.done is not None)
+        else:
+            self._wake()
 
     def _enter_later(self, ticket: Ticket) -> None:
         """The scheduler hears of a request after the work that is done outside of steps."""
@@ -243,25 +266,21 @@ class Replica:
         A step begins when the one ahead of it has ended, and that is when the next one is planned.
         """
         clock, scheduler, steps = self._clock, self.scheduler, self._steps
-        drives = self._drives
         while True:
-            if drives and scheduler.can_drive:
-                yield from self._drive()
-                self._follow_run()
             self._report_transfers()
             self.cache.at(clock.now)
             if not scheduler.has_work and not steps:
-                self._note_state()
+                self.note_state()
                 while not scheduler.has_work:
                     yield from self._sleep(self._num_calls)
                     self._report_transfers()
                 self.cache.at(clock.now)
-                self._note_state()
+                self.note_state()
             if self._observer is not None:
                 self._observer.before_step(self)
             if not self._one_by_one and self._pace is None and scheduler.only_decodes:
                 start_s = clock.now
-                until_s = min(clock.peek(), max(self._next_entry_s, start_s))
+                until_s = min(clock.peek(), max(self.next_entry_s, start_s))
                 if self.number is not None:  # what happens to others is no concern of its own
                     yield from self._decode_meanwhile(start_s)
                     until_s = clock.now
@@ -277,15 +296,8 @@ class Replica:
                 yield from self._run_oldest(num_calls)
                 continue
             plan = scheduler.plan()
-            now_s = clock.now
-            for job in plan.preempted:
-                self._tickets[job].record.preemptions += 1
-            for job, hit in plan.started:
-                self._note_admission(job, hit, now_s)
-            if plan.stuck is not None:
-                needed = self.cache.num_blocks_to_admit(plan.stuck.sequence.content.num_tokens)
-                self._refuse(self._tickets.pop(plan.stuck), too_large(self.cache, needed))
-                yield clock.at(now_s)  # whoever waits for it may submit the next one
+            if not self._take_plan(plan):
+                yield clock.at(clock.now)  # whoever waits for it may submit the next one
                 continue
             self._hand_over(plan)
             # A pipeline's queue fills up with steps that compute nothing, as the engine's does.
@@ -297,56 +309,6 @@ class Replica:
             if steps:
                 yield from self._run_oldest(num_calls)
 
-    @property
-    def _drives(self) -> bool:
-        """Whether steps can be taken without telling anybody of each."""
-        if self._one_by_one or self._pace is not None:
-            return False
-        return self._observer is None or not self._observer.counts_steps
-
-    def _drive(self) -> Generator[simpy.Event, None, None]:
-        """Let compiled code take steps, until there is nothing to do or a step has to be planned.
-
-        Alone it runs to the next event; of several, a replica lets time pass first: somebody may
-        come whom it does not know of.
-        """
-        clock, scheduler, observer = self._clock, self.scheduler, self._observer
-        alone = self.number is None
-        begins, begun_s, until_s = BETWEEN, clock.now, clock.now
-        while begins != BETWEEN or scheduler.can_drive:
-            if begins == BETWEEN:
-                begun_s = clock.now
-                if alone:
-                    until_s = min(clock.peek(), max(self._next_entry_s, begun_s))
-            driven = scheduler.drive(
-                self._step_time, begun_s, until_s, self._next_entry_s, begins, alone=alone
-            )
-            self.busy_s += driven.busy_s
-            for job, hit, at_s in driven.started:
-                self._note_admission(job, hit, at_s)
-            time_s, why = driven.time_s, driven.why
-            if why in (PLAN, IDLE):
-                return
-            if why == LOOK or (why == ENDED and time_s < clock.now):
-                if observer is not None:  # what has filled up on the way
-                    observer.after_step(self)
-                begins, begun_s = (BETWEEN if why == LOOK else begins), time_s
-            elif why == ENDED:
-                if time_s > clock.now:
-                    yield clock.at(time_s)
-                if self._end(driven.firsts, driven.finished):
-                    yield clock.at(time_s)
-                begins = BETWEEN
-            elif why == STEP:
-                yield clock.at(time_s)
-                begins, begun_s = ENDING, time_s
-            else:
-                yield self._woken_by(time_s)
-                until_s = scheduler.foreseen_end_s(clock.now)
-                if until_s > clock.now:
-                    yield clock.at(until_s)
-                begins = MEANWHILE
-
     def _woken_by(self, time_s: float) -> simpy.Event:
         """Somebody arrives, or it is that time."""
         if self._woken.triggered:
@@ -357,6 +319,91 @@ class Replica:
         callbacks.append(lambda _: _trigger(woken))
         return woken
 
+    def _take_plan(self, plan: StepPlan) -> bool:
+        """Who was preempted or admitted; False where one was refused that blocked all others."""
+        now_s = self._clock.now
+        for job in plan.preempted:
+            self._tickets[job].record.preemptions += 1
+        for job, hit in plan.started:
+            self._note_admission(job, hit, now_s)
+        if plan.stuck is None:
+            return True
+        needed = self.cache.num_blocks_to_admit(plan.stuck.sequence.content.num_tokens)
+        self._refuse(self._tickets.pop(plan.stuck), too_large(self.cache, needed))
+        return False
+
+    # --- for who steps it ---
+
+    def begin_step(self) -> float | None:
+        """Plan a step now, between two; when the oldest one in flight ends, if it runs already."""
+        clock, scheduler = self._clock, self.scheduler
+        if scheduler.has_requests:
+            plan = scheduler.plan()
+            if not self._take_plan(plan):
+                return None
+            if plan.num_computing:
+                scheduler.duration_s(self.step_time)
+                if scheduler.num_in_flight < scheduler.config.depth:
+                    if self._observer is not None:
+                        self._observer.after_step(self)
+                    return None
+        if not scheduler.num_in_flight:
+            return None
+        duration_s = scheduler.oldest_duration_s
+        self.busy_s += duration_s
+        return clock.now + duration_s
+
+    def end_step(self) -> None:
+        """The oldest step in flight ends now."""
+        self._end(*self.scheduler.end_step())
+
+    def take_admitted(self, answer: list[int]) -> None:
+        """The first that waits was admitted now, with what its lookup answered."""
+        job, hit = self.scheduler.take_admitted(answer[: len(self.cache.core.answer)])
+        self._note_admission(job, hit, self._clock.now)
+
+    def take_outcome(self, place: int, outcome: int, is_last: int) -> None:
+        """What became of a running request in the step that has ended now.
+
+        Args:
+            place: its place before the step ended.
+            outcome: see `kvsim.engine.stepping`.
+            is_last: the step has no further ones.
+        """
+        job, now_s = self.scheduler.running[place], self._clock.now
+        self.end_s = now_s
+        if outcome & FIRST_TOKEN:
+            self._note_first(job, now_s)
+        if outcome & FINISHED:
+            self._gone.append(place)
+            self._finish(job, now_s)
+        if is_last and self._gone:
+            self.scheduler.leave(self._gone)
+            self._gone.clear()
+
+    def take_state(self, state: list[int]) -> None:
+        """How full the pool is now: free blocks, and so on, see `kvsim.engine.driving.POOL`."""
+        free, free_cached, running, waiting, *by_group = state
+        by_group = by_group[: len(self.cache.config.groups)]
+        self._timeline.add(
+            self._clock.now,
+            self.cache.config.num_blocks - 1 - free,
+            sum(by_group),
+            free,
+            running,
+            waiting,
+            free_cached_blocks=free_cached,
+            group_cached_blocks=by_group,
+            utilization=NO_UTILIZATION,
+        )
+
+    def tell_log(self) -> None:
+        """What its log has of the past is to be read."""
+        if self._observer is not None:
+            self._observer.after_steps(self)
+
+    # --- decodes ---
+
     def _decode_meanwhile(self, start_s: float) -> Generator[simpy.Event, None, None]:
         """Let time pass to where a run of decodes has to end, or to the next arrival here.
 
@@ -364,8 +411,8 @@ class Replica:
         with the next entry of the timeline at the latest; no router needs it before: a prompt can
         hold an answer only when that has ended.
         """
-        limit_s = max(self._next_entry_s, start_s)
-        end_s = self.scheduler.decode_horizon(self._step_time, start_s, limit_s)
+        limit_s = max(self.next_entry_s, start_s)
+        end_s = self.scheduler.decode_horizon(self.step_time, start_s, limit_s)
         if end_s <= start_s:
             return
         yield self._woken_by(end_s)
@@ -375,7 +422,7 @@ class Replica:
         end_s, scheduler = start_s, self.scheduler
         while True:
             begun_s = end_s
-            end_s, firsts, finished = scheduler.decode_run(self._step_time, begun_s, until_s)
+            end_s, firsts, finished = scheduler.decode_run(self.step_time, begun_s, until_s)
             self._follow_run()
             if finished or firsts or end_s >= until_s or end_s == begun_s:
                 break
@@ -393,7 +440,7 @@ class Replica:
             self._steps.append(IN_FLIGHT if plan.num_computing else NOTHING)
             return
         if plan.num_computing:
-            self.scheduler.duration_s(self._step_time)
+            self.scheduler.duration_s(self.step_time)
             if self._pace is not None:
                 self._pace.planned(self)
         elif offloading is None:
@@ -495,23 +542,30 @@ class Replica:
         """A step has ended now; whether somebody has waited for one of the finished requests."""
         self.end_s = now_s = self._clock.now
         for job in firsts:
-            ticket = self._tickets[job]
-            if ticket.record.first_token_s is None:
-                ticket.record.first_token_s = now_s
-            if ticket.watcher is not None:
-                ticket.watcher.first_token(now_s)
+            self._note_first(job, now_s)
         waited = False
         for job in finished:
-            ticket = self._tickets.pop(job)
-            ticket.record.end_s = now_s
-            waited |= self._close(ticket)
-        if now_s >= self._next_entry_s:
-            self._note_state()
+            waited |= self._finish(job, now_s)
+        if now_s >= self.next_entry_s:
+            self.note_state()
         if self._observer is not None:
             self._observer.after_step(self)
         return waited
 
-    def _note_state(self) -> None:
+    def _note_first(self, job: Job, now_s: float) -> None:
+        ticket = self._tickets[job]
+        if ticket.record.first_token_s is None:
+            ticket.record.first_token_s = now_s
+        if ticket.watcher is not None:
+            ticket.watcher.first_token(now_s)
+
+    def _finish(self, job: Job, now_s: float) -> bool:
+        ticket = self._tickets.pop(job)
+        ticket.record.end_s = now_s
+        return self._close(ticket)
+
+    def note_state(self) -> None:
+        """Enter the state of the pool now."""
         cache, now_s = self.cache, self._clock.now
         num_free = cache.num_free
         self._timeline.add(
@@ -528,7 +582,7 @@ class Replica:
             ),
         )
         interval_s = self._timeline_interval_s
-        self._next_entry_s = (now_s // interval_s + 1) * interval_s
+        self.next_entry_s = (now_s // interval_s + 1) * interval_s
 
     def _note_admission(self, job: Job, hit: Hit, now_s: float) -> None:
         record = self._tickets[job].record

@@ -14,15 +14,15 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kvsim.cache.content import Content
+from kvsim.cache.content import Content, Ints
 from kvsim.cache.holding import HeldBlocks
-from kvsim.cache.manager import KVCache
+from kvsim.cache.manager import Hit, KVCache
 from kvsim.cache.manager import Sequence as CacheSequence
 from kvsim.cache.misses import MissLedger
 from kvsim.engine.admission import Admission
 from kvsim.engine.decoding import any_prefill, decode_horizon, decode_run
-from kvsim.engine.driving import PLAN, Lane, drive
-from kvsim.engine.jobs import Driven, Job, SchedulerConfig, StepPlan
+from kvsim.engine.jobs import Job, SchedulerConfig, StepPlan
+from kvsim.engine.lanes import Lane
 from kvsim.engine.stepping import (
     ACCEPTED,
     BUDGET,
@@ -307,62 +307,34 @@ class Scheduler(Admission):
 
     @property
     def can_drive(self) -> bool:
-        """Whether `drive` can be called now."""
+        """Whether compiled code can step it now, see `kvsim.engine.driving`."""
         return self._lane is not None and not self._stale
 
-    def drive(
-        self,
-        params: StepTimeParams,
-        now_s: float,
-        until_s: float,
-        entry_s: float,
-        begins: int,
-        *,
-        alone: bool,
-    ) -> Driven:
-        """Take steps as ``plan``, ``end_step`` and ``decode_run`` would, in one go.
+    def hand_over(self, params: StepTimeParams) -> Ints | None:
+        """Make known who waits, for compiled code that steps this scheduler.
 
-        Args:
-            params: what a step's time depends on.
-            now_s: see `kvsim.engine.driving.drive`, as for what follows.
-            until_s: an end.
-            entry_s: an end.
-            begins: where in a step it begins.
-            alone: nobody can come before ``until_s``.
+        Returns:
+            What it is handed, see `Lane.words`; None where that is what it has.
         """
-        lane, running = self._lane, self.running
-        if lane is None:
-            return Driven(now_s, PLAN)
-        lane.take_in(self.waiting, len(running))
-        time_s, why = drive(
-            lane.words(params, self._batch),
-            float(now_s),  # a clock begins at an integer, for which code would be compiled as well
-            float(until_s),
-            float(entry_s),
-            begins,
-            alone,
-        )
-        driven = Driven(time_s, why, float(lane.arrays.busy_s[0]))
-        for job, hit, at_s in lane.take_admitted(self.waiting):
-            running.append(job)
-            job.hit = hit
-            self._count(job, job.request.num_prompt_tokens, hit.tokens)
-            driven.started.append((job, hit, at_s))
-        outcomes = lane.take_outcomes()
-        if outcomes:
-            left = []
-            for place, outcome in outcomes:
-                job = running[place]
-                if outcome & FIRST_TOKEN:
-                    driven.firsts.append(job)
-                if outcome & FINISHED:
-                    driven.finished.append(job)
-                    self.cache.let_go_of_slot(job.sequence.slot)
-                    job.sequence.slot = -1
-                    left.append(place)
-            for place in sorted(left, reverse=True):
-                del running[place]
-        return driven
+        assert self._lane is not None, "it cannot be driven"
+        self._lane.take_in(self.waiting, len(self.running))
+        return self._lane.words(params, self._batch)
+
+    def take_admitted(self, answer: list[int]) -> tuple[Job, Hit]:
+        """The first that waits was admitted by compiled code; with what its lookup found."""
+        assert self._lane is not None, "it cannot be driven"
+        job, hit = self._lane.take_admitted(self.waiting, answer)
+        self.running.append(job)
+        job.hit = hit
+        self._count(job, job.request.num_prompt_tokens, hit.tokens)
+        return job, hit
+
+    def leave(self, places: Iterable[int]) -> None:
+        """The requests in these places among the running were finished by compiled code."""
+        for place in sorted(places, reverse=True):
+            sequence = self.running.pop(place).sequence
+            self.cache.let_go_of_slot(sequence.slot)
+            sequence.slot = -1
 
     def foreseen_end_s(self, now_s: float) -> float:
         """Of the steps that the last horizon foresaw, the end of the first that ends no earlier."""

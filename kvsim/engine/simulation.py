@@ -25,6 +25,7 @@ from kvsim.engine.jobs import SchedulerConfig
 from kvsim.engine.pipeline import make_stage_times
 from kvsim.engine.replica import Observer, Pace, Replica
 from kvsim.engine.scheduler import Scheduler
+from kvsim.engine.stepper import Stepper
 from kvsim.engine.tiers import SharedTiers, Tiers, make_tiers, tier_warnings
 from kvsim.errors import Problems
 from kvsim.metrics.records import RequestLog, TimelineLog
@@ -274,6 +275,7 @@ def simulate(
         timeline=timeline,
         one_by_one=one_by_one,
         coarse_tokens=workload.block_tokens,
+        stepper=Stepper(clock),
     )
     told = on_progress or (lambda share: None)
     feed(clock, workload, engine.replica, told)
@@ -349,6 +351,7 @@ def make_engine(
     connect: Callable[[KVCache], Tiers] | None = None,
     shared: SharedTiers | None = None,
     coarse_tokens: int | None = None,
+    stepper: Stepper | None = None,
 ) -> Engine:
     """A replica as a scenario describes one, with a cold cache.
 
@@ -366,6 +369,7 @@ def make_engine(
         shared: tiers that it uses together with others.
         coarse_tokens: that an id of the trace stands for; None where content is exact.
         connect: makes what its connector goes to, in place of the scenario's tiers.
+        stepper: steps it, if it is a plain one.
     """
     cache = make_cache(scenario, log_entries)
     tell_costs(cache, step_time)
@@ -396,6 +400,7 @@ def make_engine(
         pace=pace,
         observer=observer,
         stages=make_stage_times(scenario, step_time),
+        stepper=stepper,
     )
     return Engine(replica, tiers, timeline)
 

@@ -85,29 +85,35 @@ class FleetCaches:
         self._caches.pop(replica, None)
         self.holders.forget(replica)
 
-    def look(self, replica: int, target: int, now_s: float) -> None:
-        """A step of a replica has ended: what it entered and removed is known from now on.
+    def look(self, replica: int, target: int, now_s: float | None) -> None:
+        """Steps of a replica have ended: what they entered and removed becomes known.
 
         Args:
             replica: whose.
             target: what routers call it, or its node.
-            now_s: the time.
+            now_s: when that becomes known which has no time yet; None where it does not yet.
         """
         cache = self._caches.get(replica)
         if cache is None or not self.reads_logs:
             return
         log = cache.core.pool.totals
-        number = int(log[LOG_LENGTH])
+        logged = int(log[LOG_LENGTH])
+        number = logged if now_s is not None else int(log[LOG_STAMPED])
         if not number:
             return
         if LOG_ROWS * number > len(log) - LOG:
             raise RuntimeError(f"the log of replica {replica} was too short for a step")
+        log[LOG_LENGTH] = number
         if self._compares:
             self.holders.read(replica, log)
-        now_ns = round(now_s / _NS)
+        now_ns = 0 if now_s is None else round(now_s / _NS)
         for post in self._posts:
             post.collect(log, target, now_ns)
-        log[LOG_LENGTH] = log[LOG_STAMPED] = 0
+        log[LOG_LENGTH] = logged - number
+        log[LOG_STAMPED] = 0
+        if logged > number:
+            rows = log[LOG:].reshape(LOG_ROWS, -1)
+            rows[:, : logged - number] = rows[:, number:logged].copy()
 
     def deliver(self, now_s: float) -> None:
         """Let routers know of what has reached them by now."""

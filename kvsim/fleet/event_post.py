@@ -29,7 +29,7 @@ _NS = 1e-9
 class EventPost:
     """What one router is going to be told.
 
-    A message has what a replica's cache entered and removed since the last look, as neighbouring
+    A message has what a replica's cache entered and removed in a step, as neighbouring
     blocks; where a block was removed and entered again, or the reverse, there is one for each part.
     """
 
@@ -143,7 +143,9 @@ def _collect(
         stored = 1 if is_entry(log[LOG + entries + i]) else 0
         prefix = prefix_of(key, size)
         gap = prefix - runs[run, _LAST]
+        time_ns = log[LOG + 2 * entries + i]
         goes_on = run != 0 and runs[run, _STORED] == stored and (gap == size or gap == -size)
+        goes_on = goes_on and runs[run, _TIME_NS] == time_ns
         if goes_on and (step == 0 or step == gap):
             step = gap
         else:
@@ -157,15 +159,19 @@ def _collect(
             runs[run, _FIRST], runs[run, _STORED], runs[run, _NEXT] = prefix, stored, 0
             num_stored += stored
             num_removed += 1 - stored
-        runs[run, _LAST], runs[run, _TIME_NS] = prefix, log[LOG + 2 * entries + i]
+        runs[run, _LAST], runs[run, _TIME_NS] = prefix, time_ns
     if head == 0:
         return True
     in_parts = num_stored > 0 and num_removed > 0 and _overlap(head, num_stored, runs, buckets)
-    # Runs of one kind, in order, where the order counts.
+    # What became known together, and runs of one kind, in order, where the order counts.
     run, length = head, 0
     while run != 0:
         following, length = runs[run, _NEXT], length + 1
-        if following == 0 or (in_parts and runs[following, _STORED] != runs[run, _STORED]):
+        if (
+            following == 0
+            or runs[following, _TIME_NS] != runs[run, _TIME_NS]
+            or (in_parts and runs[following, _STORED] != runs[run, _STORED])
+        ):
             at_s = float(runs[run, _TIME_NS]) * _NS + delay_s
             _send(messages, at_s, target, head, length)
             runs[run, _NEXT] = 0

@@ -10,6 +10,7 @@ from kvsim.cache.manager import KVCache
 from kvsim.engine.clock import Clock
 from kvsim.engine.replica import Replica
 from kvsim.engine.simulation import Engine, make_engine
+from kvsim.engine.stepper import Stepper
 from kvsim.engine.tiers import SharedTiers, Tiers
 from kvsim.fleet.balancing import Clients, Counting
 from kvsim.fleet.caches import LOG_ENTRIES_A_BLOCK, FleetCaches
@@ -146,6 +147,7 @@ class Nodes:
             self._log_entries = LOG_ENTRIES_A_BLOCK * derive_blocks(scenario).num_blocks
         self._store: MooncakeStore | None = None
         self._ranks = scenario.node.data_parallel
+        self._stepper = Stepper(clock)
         self._is_hybrid = scenario.balancing == "hybrid"
         self._group_of: dict[int, tuple[EngineGroup, int]] = {}  # and the number in it, by replica
         self._is_external = scenario.balancing == "external"
@@ -210,6 +212,7 @@ class Nodes:
                 connect=None if self._connect is None else partial(self._connect, replica),
                 shared=shared,
                 coarse_tokens=self._coarse_tokens,
+                stepper=self._stepper,
             )
             self._store = shared.store  # one for the fleet; it outlives its nodes
             if group.pace is not None:
@@ -258,6 +261,12 @@ class Nodes:
         group, rank = self._group_of[replica.number]
         if group.counting is not None:
             group.counting.look(rank, replica)
+
+    def after_steps(self, replica: Replica) -> None:
+        """What steps have changed is told on, each with its time."""
+        number = replica.number
+        assert number is not None
+        self.caches.look(number, self.target(number), None)
 
     def after_step(self, replica: Replica) -> None:
         """What a step has changed is told on."""

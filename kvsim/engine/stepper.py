@@ -1,0 +1,210 @@
+"""Steps the plain replicas of a simulation with compiled code, and tells what has happened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvsim.cache.block_pool import NUM_GROUPS_MAX
+from kvsim.engine.clock import Clock
+from kvsim.engine.driving import (
+    ADMITTED,
+    ASLEEP,
+    BETWEEN,
+    BUSY,
+    BY_HAND,
+    DUE,
+    ENDED,
+    ENDING,
+    ENTRY,
+    INTERVAL,
+    LOG,
+    LOGGED,
+    MEANWHILE,
+    METER_SIZE,
+    NEVER,
+    NUM_TOLD,
+    OUTCOME,
+    PHASE,
+    POOL,
+    STATE_ROWS,
+    STOPS_AT_END,
+    STOPS_AT_FIRST,
+    TIME_ROWS,
+    WAKING,
+    WHO,
+    Replicas,
+    advance,
+)
+from kvsim.engine.lanes import ROOM
+
+if TYPE_CHECKING:
+    from kvsim.engine.replica import Replica
+
+_COLUMNS = 6 + NUM_GROUPS_MAX
+_SPARE_ROWS = 1 << 10
+
+
+class Stepper:
+    """Replicas that need no process of their own: a clock lets them do what is due in between.
+
+    Attributes:
+        due_s: when one of them has something to do next.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        """Without replicas, at work for a clock.
+
+        Args:
+            clock: the simulation's; it has no other stepper.
+        """
+        self.due_s = NEVER
+        self._clock = clock
+        self._replicas: list[Replica] = []
+        self._arrays = Replicas(
+            np.zeros((0, 0), dtype=np.int64),
+            np.zeros((STATE_ROWS, 0), dtype=np.int64),
+            np.zeros((TIME_ROWS, 0)),
+            np.zeros((_SPARE_ROWS, _COLUMNS), dtype=np.int64),
+            np.zeros(_SPARE_ROWS),
+            np.zeros(METER_SIZE, dtype=np.int64),
+        )
+        clock.stepper = self
+
+    def join(self, replica: Replica, interval_s: float) -> int:
+        """A replica without requests is stepped from now on.
+
+        Args:
+            replica: whose scheduler can be driven.
+            interval_s: simulated seconds between two entries of its timeline, at least.
+
+        Returns:
+            Its number here.
+        """
+        who = len(self._replicas)
+        self._replicas.append(replica)
+        arrays = self._arrays
+        states = np.zeros((STATE_ROWS, who + 1), dtype=np.int64)
+        times = np.zeros((TIME_ROWS, who + 1))
+        states[:, :who], times[:, :who] = arrays.states, arrays.times
+        states[PHASE, who] = ASLEEP
+        times[DUE, who], times[INTERVAL, who] = NEVER, interval_s
+        self._arrays = arrays._replace(states=states, times=times)
+        self._take_in(who)
+        replica.note_state()
+        times[ENTRY, who] = replica.next_entry_s
+        return who
+
+    def leave(self, who: int) -> None:
+        """A replica does nothing any more."""
+        self._settle(who)
+        self._arrays.times[DUE, who] = NEVER
+        self._arrays.states[BY_HAND, who] = 0
+
+    def wake(self, who: int, *, waited_for: bool) -> None:
+        """A request has arrived at a replica.
+
+        Args:
+            who: its number here.
+            waited_for: somebody may do something at the end of the request.
+        """
+        self._take_in(who)
+        if waited_for:
+            self._arrays.meter[STOPS_AT_END] = 1
+        states, times = self._arrays.states, self._arrays.times
+        phase, now_s = states[PHASE, who], self._clock.now
+        if phase == ASLEEP:
+            states[PHASE, who], times[DUE, who] = WAKING, now_s
+        elif phase == MEANWHILE and times[DUE, who] > now_s:
+            end_s = self._replicas[who].scheduler.foreseen_end_s(now_s)
+            times[DUE, who] = min(times[DUE, who], end_s)
+        self.due_s = min(self.due_s, float(times[DUE, who]))
+
+    def stop_at_firsts(self, *, stop: bool) -> None:
+        """Whether somebody may do something at a first token or an end."""
+        self._arrays.meter[STOPS_AT_FIRST] = stop
+
+    def advance(self, until_s: float) -> None:
+        """Let replicas do what is due before a time, and tell what has happened.
+
+        It may stop before: what is told can lead to something that comes first.
+        """
+        due_s = advance(self._arrays, float(until_s))
+        self._tell()
+        who = int(self._arrays.meter[WHO])
+        if who >= 0:
+            self._do_by_hand(who, due_s)
+            due_s = float(self._arrays.times[DUE].min())
+        self.due_s = due_s
+
+    def settle(self) -> None:
+        """Enter what replicas have done so far."""
+        for who in range(len(self._replicas)):
+            self._settle(who)
+
+    def _settle(self, who: int) -> None:
+        replica, times = self._replicas[who], self._arrays.times
+        replica.end_s = max(replica.end_s, float(times[ENDED, who]))
+        replica.busy_s += float(times[BUSY, who])
+        times[BUSY, who] = 0.0
+
+    def _take_in(self, who: int) -> None:
+        """Make known who waits, and where the replica's arrays are."""
+        replica = self._replicas[who]
+        words = replica.scheduler.hand_over(replica.step_time)
+        if words is None:
+            return
+        arrays = self._arrays
+        bundles = arrays.bundles
+        if bundles.shape != (len(self._replicas), len(words)):
+            bundles = np.zeros((len(self._replicas), len(words)), dtype=np.int64)
+            bundles[: len(arrays.bundles)] = arrays.bundles if len(arrays.bundles) else 0
+        bundles[who] = words
+        most = 2 * (ROOM + replica.scheduler.config.max_num_seqs) + _SPARE_ROWS
+        if most > len(arrays.tape):
+            arrays = arrays._replace(
+                tape=np.zeros((most, _COLUMNS), dtype=np.int64), tape_s=np.zeros(most)
+            )
+        self._arrays = arrays._replace(bundles=bundles)
+
+    def _tell(self) -> None:
+        """Tell everybody what is on the tape, each at its time."""
+        arrays, replicas, clock = self._arrays, self._replicas, self._clock
+        num = int(arrays.meter[NUM_TOLD])
+        if not num:
+            return
+        # Nobody can be admitted while this is read: the tape stays as it is.
+        rows, times = arrays.tape[:num].tolist(), arrays.tape_s[:num].tolist()
+        for (kind, who, *row), time_s in zip(rows, times, strict=True):
+            replica = replicas[who]
+            clock.set_now(time_s)
+            if kind == ADMITTED:
+                replica.take_admitted(row)
+            elif kind == OUTCOME:
+                replica.take_outcome(*row[:3])
+            elif kind == POOL:
+                replica.take_state(row)
+            elif kind == LOG:
+                arrays.states[LOGGED, who] = 0
+                replica.tell_log()
+
+    def _do_by_hand(self, who: int, now_s: float) -> None:
+        """Let a replica's scheduler do what is due."""
+        states, times = self._arrays.states, self._arrays.times
+        replica = self._replicas[who]
+        self._clock.set_now(now_s)
+        replica.next_entry_s = float(times[ENTRY, who])
+        if states[PHASE, who] == ENDING:
+            replica.end_step()
+            states[PHASE, who] = BETWEEN
+        else:
+            due_s = replica.begin_step()
+            states[PHASE, who] = BETWEEN if due_s is None else ENDING
+            if due_s is not None:
+                times[DUE, who] = due_s
+            if not replica.scheduler.has_work:
+                states[PHASE, who], times[DUE, who] = ASLEEP, NEVER
+        times[ENTRY, who] = replica.next_entry_s
+        states[BY_HAND, who] = not replica.scheduler.can_drive
+        self._take_in(who)
