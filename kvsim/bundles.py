@@ -40,6 +40,7 @@ class Bundle:
         """
         self._kind = kind
         self._held: Any = None
+        self._shapes: list[Any] = []
 
     def hold(self, *values: Any) -> Ints | None:
         """Take in values, which are kept alive.
@@ -53,22 +54,30 @@ class Bundle:
         held = self._held
         if held is not None and all(a is b for a, b in zip(held, values, strict=True)):
             return None
-        if typeof(values) != self._kind:
-            raise TypeError(f"a bundle of {self._kind} cannot hold {typeof(values)}")
         words: list[int] = []
-        _write(values, words)
+        shapes: list[Any] = []
+        _write(values, words, shapes)
+        if shapes != self._shapes:  # numba's own look at a type takes a while
+            if typeof(values) != self._kind:
+                raise TypeError(f"a bundle of {self._kind} cannot hold {typeof(values)}")
+            self._shapes = shapes
         self._held = values
         return np.array(words, dtype=np.int64)
 
 
-def _write(value: Any, words: list[int]) -> None:
+def _write(value: Any, words: list[int], shapes: list[Any]) -> None:
+    """Write what compiled code is handed of a value, and what tells its type."""
     if isinstance(value, tuple):
+        shapes.append(len(value))
         for part in value:
-            _write(part, words)
+            _write(part, words, shapes)
     elif isinstance(value, np.ndarray):
         words.extend((value.ctypes.data, *value.shape))
+        flags = value.flags
+        shapes.append((value.dtype, value.ndim, flags.c_contiguous, flags.writeable, flags.aligned))
     else:
         words.append(int(value))
+        shapes.append(type(value))
 
 
 def unbundle(kind: Any) -> Any:

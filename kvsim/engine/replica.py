@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Protocol
 
 import simpy
@@ -199,9 +200,7 @@ class Replica:
         outside_s = request_seconds(self.step_time, request.num_prompt_tokens)
         if outside_s > 0:
             self._outside.add(ticket)
-            callbacks = self._clock.at(self._clock.now + outside_s).callbacks
-            assert callbacks is not None
-            callbacks.append(lambda _: self._enter_later(ticket))
+            self._clock.call(self._clock.now + outside_s, partial(self._enter_later, ticket))
         else:
             self._enter(ticket)
 

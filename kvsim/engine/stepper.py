@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvsim.cache.block_pool import NUM_GROUPS_MAX
 from kvsim.engine.clock import Clock
 from kvsim.engine.driving import (
     ADMITTED,
@@ -42,7 +41,7 @@ from kvsim.engine.lanes import ROOM
 if TYPE_CHECKING:
     from kvsim.engine.replica import Replica
 
-_COLUMNS = 6 + NUM_GROUPS_MAX
+_COLUMNS_BEFORE_GROUPS = 6
 _SPARE_ROWS = 1 << 10
 
 
@@ -66,8 +65,8 @@ class Stepper:
             np.zeros((0, 0), dtype=np.int64),
             np.zeros((STATE_ROWS, 0), dtype=np.int64),
             np.zeros((TIME_ROWS, 0)),
-            np.zeros((_SPARE_ROWS, _COLUMNS), dtype=np.int64),
-            np.zeros(_SPARE_ROWS),
+            np.zeros((0, 0), dtype=np.int64),
+            np.zeros(0),
             np.zeros(METER_SIZE, dtype=np.int64),
         )
         clock.stepper = self
@@ -161,10 +160,12 @@ class Stepper:
             bundles = np.zeros((len(self._replicas), len(words)), dtype=np.int64)
             bundles[: len(arrays.bundles)] = arrays.bundles if len(arrays.bundles) else 0
         bundles[who] = words
-        most = 2 * (ROOM + replica.scheduler.config.max_num_seqs) + _SPARE_ROWS
-        if most > len(arrays.tape):
+        rows = 2 * (ROOM + replica.scheduler.config.max_num_seqs) + _SPARE_ROWS
+        columns = _COLUMNS_BEFORE_GROUPS + len(replica.cache.config.groups)
+        shape = max(rows, arrays.tape.shape[0]), max(columns, arrays.tape.shape[1])
+        if shape != arrays.tape.shape:
             arrays = arrays._replace(
-                tape=np.zeros((most, _COLUMNS), dtype=np.int64), tape_s=np.zeros(most)
+                tape=np.zeros(shape, dtype=np.int64), tape_s=np.zeros(shape[0])
             )
         self._arrays = arrays._replace(bundles=bundles)
 
