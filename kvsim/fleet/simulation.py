@@ -26,8 +26,8 @@ from kvsim.metrics.records import RequestLog
 from kvsim.routing import Decider, RoutedRequest
 from kvsim.scenario import FleetEvent, Scenario
 from kvsim.scenario.not_simulated import not_simulated
-from kvsim.workload import open_workload
-from kvsim.workload.request import Session
+from kvsim.workload.ahead import open_ahead
+from kvsim.workload.request import Session, Workload
 from kvsim.workload.streams import stream
 
 
@@ -96,7 +96,18 @@ def run_nodes(
         told: the share of the workload that has arrived.
         one_by_one: an event for every step.
     """
-    workload = open_workload(scenario.workload, scenario.scheduler_block_tokens, scenario.seed)
+    with open_ahead(scenario.workload, scenario.scheduler_block_tokens, scenario.seed) as workload:
+        return _run_nodes(scenario, numbers, told, workload, one_by_one=one_by_one)
+
+
+def _run_nodes(
+    scenario: Scenario,
+    numbers: Sequence[int],
+    told: Callable[[float], None],
+    workload: Workload,
+    *,
+    one_by_one: bool,
+) -> NodesRun:
     clock = Clock()
     step_time = make_step_time(scenario)
     asked_before = step_time.tables.outside.copy()

@@ -25,7 +25,8 @@ from kvsim.metrics.handoff import LegLog, PoolsFigures, SideFigures, SplitLog
 from kvsim.metrics.summary import RunCounters
 from kvsim.scenario import Scenario
 from kvsim.scenario.pool_rules import SIDES, pool_scenario
-from kvsim.workload import open_workload
+from kvsim.workload.ahead import open_ahead
+from kvsim.workload.request import Workload
 from kvsim.workload.streams import stream
 
 
@@ -33,8 +34,14 @@ def simulate_split(
     scenario: Scenario, told: Callable[[float], None], *, one_by_one: bool = False
 ) -> FleetSimulation:
     """Run a scenario with pools; see `kvsim.fleet.simulation.simulate_fleet`."""
+    with open_ahead(scenario.workload, scenario.scheduler_block_tokens, scenario.seed) as workload:
+        return _simulate_split(scenario, told, workload, one_by_one=one_by_one)
+
+
+def _simulate_split(
+    scenario: Scenario, told: Callable[[float], None], workload: Workload, *, one_by_one: bool
+) -> FleetSimulation:
     clock = Clock()
-    workload = open_workload(scenario.workload, scenario.scheduler_block_tokens, scenario.seed)
     handoffs = Handoffs(scenario, clock)
     pools = {side: pool_scenario(scenario, side) for side in SIDES}
     times = {side: make_step_time(pools[side]) for side in SIDES}

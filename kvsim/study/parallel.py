@@ -123,7 +123,10 @@ def _stream(results: Iterable[R], num_workers: int) -> Iterator[Iterable[R]]:
 
 
 def _numbered(work: Callable[[T], R], number: int, task: T) -> tuple[int, R]:
-    return number, work(task)
+    from kvsim.workload.ahead import cores_taken
+
+    with cores_taken():
+        return number, work(task)
 
 
 def _open(
