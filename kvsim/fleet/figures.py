@@ -131,6 +131,8 @@ def _count_links(scenario: Scenario, nodes: Nodes) -> list[LinkFigures]:
                 None if is_shared else life.replica,
                 stored + (0.0 if before is None else before.stored_bytes),
                 loaded + (0.0 if before is None else before.loaded_bytes),
+                copies * link.spec.store_bytes_per_s * link.spec.efficiency,
+                copies * link.spec.load_bytes_per_s * link.spec.efficiency,
             )
     return in_order(carried.values())
 

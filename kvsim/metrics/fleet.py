@@ -45,6 +45,11 @@ LINK_KEYS: dict[str, str] = {
     "replica": "number of its replica; null for a link that a node's replicas share",
     "stored_bytes": "bytes it carried away from the GPUs, all ranks",
     "loaded_bytes": "bytes it carried towards them, all ranks",
+    "store_bytes_per_s": "what it can carry away from them, all ranks, in bytes/s",
+    "load_bytes_per_s": "what it can carry towards them, likewise",
+    "store_utilization": "stored_bytes over what it could have carried while its node was there, "
+    "0 to 1",
+    "load_utilization": "the same of loaded_bytes",
 }
 """Keys of a link of a fleet in a summary, each with its meaning."""
 
@@ -102,6 +107,8 @@ class LinkFigures:
     replica: int | None
     stored_bytes: float
     loaded_bytes: float
+    store_bytes_per_s: float
+    load_bytes_per_s: float
 
 
 @dataclass(frozen=True)
@@ -201,10 +208,26 @@ def fleet_summary(
         "cost": cost,
         "cost_per_million_prompt_tokens": _per_million(cost, summary["prompt_tokens"]),
         "cost_per_million_output_tokens": _per_million(cost, summary["output_tokens"]),
-        "links": [{key: getattr(link, key) for key in LINK_KEYS} for link in figures.links],
+        "links": [_link(link, rows) for link in figures.links],
         "pools": None if figures.pools is None else pools_summary(figures.pools, requests),
     }
     return {key: found[key] for key in FLEET_KEYS}
+
+
+def _link(link: LinkFigures, replicas: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The keys of `LINK_KEYS`."""
+    up_s = max(
+        one["up_s"]
+        for one in replicas
+        if one["node"] == link.node and link.replica in (None, one["replica"])
+    )
+    shares = {
+        "store_utilization": _ratio(link.stored_bytes, link.store_bytes_per_s * up_s),
+        "load_utilization": _ratio(link.loaded_bytes, link.load_bytes_per_s * up_s),
+    }
+    # Rounding may pass the end.
+    found = {name: min(1.0, share or 0.0) for name, share in shares.items()}
+    return {key: found[key] if key in found else getattr(link, key) for key in LINK_KEYS}
 
 
 def _imbalance(rows: Sequence[dict[str, Any]], name: str) -> float | None:

@@ -137,3 +137,9 @@ def fleet_plots(runs: Runs, best: str | None) -> Iterator[Drawn]:
             f"{label}, replicas over time: requests on each, and token hit rate.",
             2,
         )
+        if fleets[label].summary["fleet"].get("links"):
+            yield (
+                lambda axes, r=fleets[label], n=label: plots.links_by_bytes(r, name=n, axes=axes),
+                f"{label}, links: bytes stored and loaded by each, and how busy it was over time.",
+                2,
+            )
