@@ -237,7 +237,7 @@ _KINDS: dict[str, _Kind] = {
     "tiers": _Kind(_tiers, "bytes stored to and loaded from each tier"),
     "links": _Kind(
         _of_one(lambda plots, result, name: _links(plots, result, _called(name))),
-        "one run: how busy the links are over time; of a fleet bytes by link too",
+        "one run: how busy the links are; of a fleet, bytes by link",
         _ONE,
     ),
     "replicas": _Kind(_replicas, "one fleet: requests and hit rate by replica over time", _ONE),

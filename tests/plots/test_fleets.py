@@ -12,9 +12,11 @@ from kvsim import plots
 from kvsim.cli import app
 from kvsim.errors import KvsimError
 from kvsim.plots.fleet_style import router_styles, run_styles
+from kvsim.report.page import report_html
 from kvsim.results.variants import write_variant
 from kvsim.study.fleets import replica_series
 from kvsim.study.links import link_series
+from kvsim.study.runs import read_runs
 from tests.fleet.results import apart, laid_out, routed, with_links, with_loss
 
 ROUTERS = ("random", "session", "oracle")
@@ -157,10 +159,13 @@ def test_links_between_pools_and_none() -> None:
         plots.links_by_bytes(routed("random"))
 
 
-def test_the_command_draws_the_links_of_a_fleet(tmp_path: Path) -> None:
+def test_the_command_and_the_report_show_the_links_of_a_fleet(tmp_path: Path) -> None:
     out = tmp_path / "runs"
     write_variant(out, with_links(2))
     picture = tmp_path / "links.png"
     done = CliRunner().invoke(app, ["plot", "links", str(out), "--out", str(picture)])
     assert done.exit_code == 0, done.output
     assert picture.stat().st_size > 10_000
+    page = report_html(read_runs(out))
+    assert "links: bytes stored and loaded by each" in page
+    assert "link utilization over time" not in page  # that mixes the links of all replicas
