@@ -106,6 +106,11 @@ class FleetCaches:
             _, _, decider, target, stored, removed = heapq.heappop(pending)
             decider.events(target, stored, removed, now_s)
 
+    @property
+    def num_under_way(self) -> int:
+        """Messages of caches that are on their way to a router; all hear of each."""
+        return len(self._pending) // max(1, len(self._listeners))
+
     def cached_tokens(self, content: Content, replica: int) -> int:
         """Leading tokens of a prompt that a replica would find now."""
         cache = self._caches.get(replica)

@@ -142,6 +142,7 @@ def _together(runs: Sequence[NodesRun]) -> NodesRun:
             first.events_after_s,
             sum(run.counted.num_dummy_steps for run in runs),
             in_order(link for run in runs for link in run.counted.links),
+            first.under_way,
         ),
         runs[0].warnings,
         (asked, outside),

@@ -53,6 +53,17 @@ LINK_KEYS: dict[str, str] = {
 }
 """Keys of a link of a fleet in a summary, each with its meaning."""
 
+EXPECTED_KEYS: dict[str, str] = {
+    "num_requests": "requests for which the router looked what its replica has cached",
+    "expected_tokens": "prompt tokens it expected there",
+    "found_tokens": "prompt tokens found there at first admission",
+    "mean_error_tokens": "mean of |expected - found| a request",
+    "over_share": "requests that found less than expected, by more than a unit of prefix hits, "
+    "0 to 1",
+    "under_share": "requests that found more, likewise",
+}
+"""Keys of `expected_hits`, each with its meaning."""
+
 FLEET_KEYS: dict[str, str] = {
     "num_nodes": "nodes at the start",
     "router": "who chose the node, or the rank where balancing is external",
@@ -70,6 +81,10 @@ FLEET_KEYS: dict[str, str] = {
     "`mean`, `p50`, `p90`, `p99`; null where it sees none but its own",
     "events_after_s": "how much later a router learns what caches store and remove, in s; null "
     "where it does not",
+    "events_under_way": "messages of caches, of all replicas, that had not reached a router when "
+    "it decided: `mean`, `p50`, `p90`, `p99`; null where it goes by none",
+    "expected_hits": "what routers expected replicas to have cached against what was found, the "
+    "keys of `kvsim.metrics.fleet.EXPECTED_KEYS`; null where none looks",
     "num_lost": "nodes that failed",
     "num_resent": "times a request was sent again because its node failed",
     "num_dummy_steps": "steps of ranks that had nothing to run while others had",
@@ -117,6 +132,8 @@ class FleetFigures:
 
     Attributes:
         ages_s: of the counts seen, a value a decision.
+        under_way: messages of caches that had not reached a router, a value a decision.
+        hit_unit_tokens: unit of prefix hits.
     """
 
     num_nodes: int
@@ -130,6 +147,8 @@ class FleetFigures:
     gpu_hours: float
     cost_per_gpu_hour: float | None
     events_after_s: float | None = None
+    under_way: Sequence[int] = ()
+    hit_unit_tokens: int = 1
     links: Sequence[LinkFigures] = ()
     pools: PoolsFigures | None = None
 
@@ -201,6 +220,10 @@ def fleet_summary(
         "duplicate_tokens": figures.duplicate_tokens,
         "view_age_s": spread(ages) if len(ages) else None,
         "events_after_s": figures.events_after_s,
+        "events_under_way": spread(pd.Series(np.array(figures.under_way, dtype=np.float64)))
+        if len(figures.under_way)
+        else None,
+        "expected_hits": _expected_hits(requests, figures.hit_unit_tokens),
         "num_lost": figures.num_lost,
         "num_resent": int(requests["resent"].sum()),
         "num_dummy_steps": figures.num_dummy_steps,
@@ -212,6 +235,26 @@ def fleet_summary(
         "pools": None if figures.pools is None else pools_summary(figures.pools, requests),
     }
     return {key: found[key] for key in FLEET_KEYS}
+
+
+def _expected_hits(requests: pd.DataFrame, unit_tokens: int) -> dict[str, Any] | None:
+    """The keys of `EXPECTED_KEYS`, or None."""
+    looked = requests[requests["expected_hit_tokens"].notna() & requests["hit_tokens"].notna()]
+    if not len(looked):
+        return None
+    expected = looked["expected_hit_tokens"].to_numpy(dtype=np.int64)
+    found = looked["hit_tokens"].to_numpy(dtype=np.int64)
+    more = expected - found
+    values = {
+        "num_requests": len(looked),
+        "expected_tokens": int(expected.sum()),
+        "found_tokens": int(found.sum()),
+        "mean_error_tokens": float(np.abs(more).mean()),
+        # The last token of a prompt is always computed, so that a unit is no error.
+        "over_share": float((more > unit_tokens).mean()),
+        "under_share": float((more < -unit_tokens).mean()),
+    }
+    return {key: values[key] for key in EXPECTED_KEYS}
 
 
 def _link(link: LinkFigures, replicas: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -120,6 +120,9 @@ class RoutedRequest:
         output_tokens: how long its answer will be, where the client says so; else None.
         priority: a lower number is served first, where anybody looks at it.
         pinned: the replica the request asks for by itself, or None.
+        expected_hit_tokens: set by a router that looks for prefixes, in `choose` or `on_sent`:
+            leading tokens it expects the replica to have cached. Nothing is decided by it; it is
+            held against what was found.
     """
 
     request_id: str
@@ -130,6 +133,7 @@ class RoutedRequest:
     output_tokens: int | None = None
     priority: int = 0
     pinned: int | None = None
+    expected_hit_tokens: int | None = None
     _spans: list[tuple[int, int]] | None = field(default=None, repr=False)
     _runs: dict[int, list[Run]] = field(default_factory=dict, repr=False)
     _keys: dict[int, tuple[int, ...]] = field(default_factory=dict, repr=False)

@@ -193,6 +193,7 @@ class DynamoKv(Router[DynamoKvParameters]):
             looked, found = self._looked
             if looked != request.request_id:  # it asked for its replica by itself
                 found = self._device_overlap(request, now_s)
+            request.expected_hit_tokens = found.get(replica, 0)
             tokens = request.prompt_tokens - found.get(replica, 0)
             self._prefilling[request.request_id] = tokens
             self._prefill_tokens[replica] += tokens

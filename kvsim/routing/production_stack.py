@@ -73,13 +73,16 @@ class ProductionStack(Router[ProductionStackParameters]):
         matched = self._trie.overlap(request.runs(self._trie.unit_tokens), now_s)
         if logic == "prefix-aware":
             longest = max(matched.values(), default=0)
+            request.expected_hit_tokens = longest
             among = sorted(who for who, tokens in matched.items() if tokens == longest) or replicas
             return among[int(rng.random() * len(among))]
         load = views.of(views.in_flight)
         mean = float(load.mean())
         share = np.array([matched.get(replica, 0) for replica in replicas]) / request.prompt_tokens
         worth = share - self.parameters.beta * (load - mean) / max(1.0, mean)
-        return replicas[int(worth.argmax())]
+        chosen = replicas[int(worth.argmax())]
+        request.expected_hit_tokens = matched.get(chosen, 0)
+        return chosen
 
     def on_sent(self, request: RoutedRequest, replica: int, now_s: float) -> None:
         """Enter the prompt in the trie, or count the arrival."""
