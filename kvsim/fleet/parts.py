@@ -57,7 +57,7 @@ def why_whole(scenario: Scenario) -> str | None:
     if scenario.output.reasons:
         return "it is noted why tokens are missed (output.reasons)"
     if scenario.output.compare_caches:
-        return "what caches hold is compared at every arrival (output.compare_caches)"
+        return "output.compare_caches looks at them all"
     return None
 
 

@@ -67,7 +67,7 @@ EXPECTED_KEYS: dict[str, str] = {
 FLEET_KEYS: dict[str, str] = {
     "num_nodes": "nodes at the start",
     "router": "who chose the node, or the rank where balancing is external",
-    "replicas": "by replica, in order, the keys of `kvsim.metrics.fleet.REPLICA_KEYS`",
+    "replicas": "by replica, in order; see `kvsim describe replicas`",
     "imbalance": "largest over mean of the replicas: `requests`, `scheduled_tokens`, `load`; where "
     "prefill and decode are apart, of the pool in which that is larger",
     "misrouted_tokens": "prompt tokens that another replica had cached when the request was "
@@ -83,8 +83,8 @@ FLEET_KEYS: dict[str, str] = {
     "where it does not",
     "events_under_way": "messages of caches, of all replicas, that had not reached a router when "
     "it decided: `mean`, `p50`, `p90`, `p99`; null where it goes by none",
-    "expected_hits": "what routers expected replicas to have cached against what was found, the "
-    "keys of `kvsim.metrics.fleet.EXPECTED_KEYS`; null where none looks",
+    "expected_hits": "what routers expected replicas to have cached against what was found; see "
+    "`kvsim describe expected_hits`; null where none looks",
     "num_lost": "nodes that failed",
     "num_resent": "times a request was sent again because its node failed",
     "num_dummy_steps": "steps of ranks that had nothing to run while others had",
@@ -92,9 +92,8 @@ FLEET_KEYS: dict[str, str] = {
     "cost": "gpu_hours x node.cost_per_gpu_hour; null without one, as are the next two",
     "cost_per_million_prompt_tokens": "cost over prompt tokens of the requests that ran, x 1e6",
     "cost_per_million_output_tokens": "cost over tokens made, x 1e6",
-    "links": "links to tiers and between pools, the keys of `kvsim.metrics.fleet.LINK_KEYS`",
-    "pools": "where prefill and decode are apart, the keys of `kvsim.metrics.handoff.POOLS_KEYS`; "
-    "else null",
+    "links": "links to tiers and between pools; see `kvsim describe links`",
+    "pools": "where prefill and decode are apart, see `kvsim describe handoffs`; else null",
 }
 """Keys of `fleet` in a summary, each with its meaning."""
 

@@ -113,8 +113,7 @@ def test_what_hangs_together_runs_whole(change: dict[str, Any], why: str) -> Non
 def test_people_are_told_why_replicas_ran_in_one_process() -> None:
     made = scenario(CHAT, fleet={"nodes": 3, "router": "session"})
     assert whole_note(made) == (
-        "All replicas ran in one process: what caches hold is compared at every arrival "
-        "(output.compare_caches)."
+        "All replicas ran in one process: output.compare_caches looks at them all."
     )
     seeing = made.replace({"fleet.router": "least-requests"})
     assert whole_note(seeing) == (  # the comparison is not what is in the way
