@@ -90,6 +90,8 @@ class Front:
     Attributes:
         num_refused: requests refused here, because no node was left.
         ages_s: for every decision, how old the counts were that it saw of the chosen.
+        under_way: for every decision of a router that goes by events, how many messages of caches
+            had not reached it.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Front:
         self.num_refused = 0
         self._others_apart = others_apart
         self.ages_s = array("d")
+        self.under_way = array("q")
         self._clock = clock
         self._nodes = nodes
         self._deciders = deciders
@@ -128,6 +131,7 @@ class Front:
         self._last_loss = ""
         sees = self.sees
         self._scraped_every_s = sees.scraped_every_s
+        self._sees_events = sees.events_after_s is not None
         self._sees_counts = sees.published or sees.scraped_every_s is not None
         self._is_scraping = False
         self._num_scraped = 0
@@ -204,6 +208,9 @@ class Front:
         if self._sees_counts:
             age_s = now_s - float(sent.decider.views.counted_at_s[target])
             self.ages_s.append(min(age_s, now_s))
+        if self._sees_events:
+            self.under_way.append(nodes.caches.num_under_way)
+        sent.record.expected_hit_tokens = sent.routed.expected_hit_tokens
         sent.client = None
         replica = target
         node = nodes.there[number]

@@ -155,5 +155,6 @@ class SplitFront(Front):
             record.admitted_s = prompt.admitted_s
             record.external_hit_tokens = 0
         record.cached_elsewhere_tokens = prompt.cached_elsewhere_tokens
+        record.expected_hit_tokens = prompt.expected_hit_tokens
         record.preemptions += prompt.preemptions
         return parts

@@ -48,7 +48,7 @@ SIDE_KEYS: dict[str, str] = {
 
 POOLS_KEYS: dict[str, str] = {
     "connector": "what moves the KV: nixl-pull or mooncake-push",
-    "prefill": "the pool that computes prompts, with `kvsim.metrics.handoff.SIDE_KEYS`",
+    "prefill": "the pool that computes prompts, see `kvsim describe sides`",
     "decode": "the pool that makes answers, with the same",
     "num_split": "requests whose prompt was computed by the prefill pool for the decode pool",
     "num_unsplit": "requests that the decode pool computed alone",
