@@ -182,7 +182,7 @@ class Front:
         sent.decider = decider
         target = decider.route(sent.routed, now_s)
         if target is None:
-            self._held[sent.request.request_id] = sent
+            self._held[sent.routed.request_id] = sent
         else:
             self._send(sent, target)
 
@@ -274,12 +274,19 @@ class Front:
             sent.forget(now_s)
             again.append(sent)
         for sent in again:
-            if resend:
-                sent.record.begin_again()
-                self._route(sent)
-            else:
-                self._refuse(sent, f"its node was lost at {now_s:g} s")
+            self._take_care(sent, f"its node was lost at {now_s:g} s", resend=resend)
         self._give_up_held()
+
+    def _take_care(self, sent: Sent, reason: str, *, resend: bool) -> None:
+        """A request that its node will not answer is sent again, or refused."""
+        if resend:
+            self._send_again(sent)
+        else:
+            self._refuse(sent, reason)
+
+    def _send_again(self, sent: Sent) -> None:
+        sent.record.begin_again()
+        self._route(sent)
 
     def note_end(self, node: Node) -> None:
         """A request of a node has ended; if it was the last of one that drains, the node leaves."""

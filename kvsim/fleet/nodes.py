@@ -103,6 +103,7 @@ class Nodes:
         all: every node that was ever started, those that are gone too.
         there: nodes by number that are there, draining ones too.
         groups: every engine there ever was.
+        ranks: of a node.
     """
 
     def __init__(
@@ -145,31 +146,31 @@ class Nodes:
         if caches.reads_logs:
             self._log_entries = LOG_ENTRIES_A_BLOCK * derive_blocks(scenario).num_blocks
         self._store: MooncakeStore | None = None
-        self._ranks = scenario.node.data_parallel
+        self.ranks = scenario.node.data_parallel
         self._is_hybrid = scenario.balancing == "hybrid"
         self._group_of: dict[int, tuple[EngineGroup, int]] = {}  # and the number in it, by replica
         self._is_external = scenario.balancing == "external"
         if self._is_hybrid:
             num_nodes = scenario.num_nodes
-            self.groups.append(EngineGroup(clock, scenario, step_time, self._ranks * num_nodes))
+            self.groups.append(EngineGroup(clock, scenario, step_time, self.ranks * num_nodes))
 
     def target(self, replica: int) -> int:
         """What the fleet's routers call a replica: itself, or its node."""
-        return replica if self._is_external else replica // self._ranks
+        return replica if self._is_external else replica // self.ranks
 
     def targets(self, node: int) -> list[int]:
         """What they can choose on a node."""
         if not self._is_external:
             return [node]
-        return list(range(node * self._ranks, (node + 1) * self._ranks))
+        return list(range(node * self.ranks, (node + 1) * self.ranks))
 
     def node_of(self, target: int) -> int:
         """The number of a target's node."""
-        return target // self._ranks if self._is_external else target
+        return target // self.ranks if self._is_external else target
 
     def replica_number(self, node: Node, rank: int) -> int:
         """The number of one of a node's replicas."""
-        return node.number * self._ranks + rank
+        return node.number * self.ranks + rank
 
     def has_target(self, target: int) -> bool:
         """Whether a target is there."""
@@ -179,12 +180,12 @@ class Nodes:
         """The replicas behind a target."""
         lives = self.there[self.node_of(target)].lives
         if self._is_external:
-            lives = [lives[target % self._ranks]]
+            lives = [lives[target % self.ranks]]
         return [life.engine.replica for life in lives]
 
     def add(self, number: int, start_s: float) -> Node:
         """A node takes requests from now on; it was started at ``start_s``."""
-        scenario, ranks = self._scenario, self._ranks
+        scenario, ranks = self._scenario, self.ranks
         if self._is_hybrid:
             (group,) = self.groups
             first = number * ranks
@@ -242,8 +243,8 @@ class Nodes:
 
     def replica(self, number: int) -> Replica:
         """A replica that is there."""
-        node = self.there[number // self._ranks]
-        return node.lives[number % self._ranks].engine.replica
+        node = self.there[number // self.ranks]
+        return node.lives[number % self.ranks].engine.replica
 
     def before_step(self, replica: Replica) -> None:
         """Whoever has arrived is known to the engine's coordinator."""

@@ -58,6 +58,7 @@ POOLS_KEYS: dict[str, str] = {
     "moved_bytes_by_group": "the same by KV cache group",
     "descriptors": "descriptors posted, of one rank",
     "leases_lost": "prompts whose blocks were given up before they were read",
+    "loads_failed": "requests whose KV could not be loaded: its node, or what that kept, was gone",
 }
 """Keys of `pools` of a fleet in a summary, each with its meaning."""
 
@@ -182,6 +183,7 @@ class PoolsFigures:
     moved_bytes_by_group: Sequence[float]
     descriptors: int
     leases_lost: int
+    loads_failed: int
 
 
 def pools_summary(figures: PoolsFigures, requests: pd.DataFrame) -> dict[str, Any]:
@@ -205,6 +207,7 @@ def pools_summary(figures: PoolsFigures, requests: pd.DataFrame) -> dict[str, An
         "moved_bytes_by_group": [float(size) for size in figures.moved_bytes_by_group],
         "descriptors": figures.descriptors,
         "leases_lost": figures.leases_lost,
+        "loads_failed": figures.loads_failed,
     }
     return {key: values[key] for key in POOLS_KEYS}
 

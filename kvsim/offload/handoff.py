@@ -48,6 +48,11 @@ class PrefillConnector:
         return bool(self.held)
 
     @property
+    def num_kept(self) -> int:
+        """Prompts whose blocks are neither read nor given up."""
+        return len(self.held) - len(self._leaving)
+
+    @property
     def has_news(self) -> bool:
         """Never: a finished request is told of at once."""
         return False
@@ -223,6 +228,13 @@ class DecodeConnector:
     def pull(self, number: int) -> Pull:
         """One that has not arrived."""
         return self._pulls[number]
+
+    def drop(self, number: int, *, keeps_hit: bool = False) -> None:
+        """What was asked for will never arrive; who keeps its hit is not looked up again."""
+        pull = self._pulls.pop(number)
+        if keeps_hit and self._cache.config.enable_caching:
+            self.queried_tokens -= pull.sequence.content.num_tokens
+            self.hit_tokens -= pull.local_tokens
 
     def complete(self, numbers: Iterable[int]) -> list[Sequence]:
         """Blocks are full; answers whose."""

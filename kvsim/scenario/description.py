@@ -130,7 +130,8 @@ def _fleet(scenario: Scenario) -> list[str]:
         what = "is lost" if event.lose is not None else "is drained"
         if event.add is not None:
             what = f"is started, ready {event.ready_after:g} s later"
-        lines.append(f"  at {event.at:g} s node {event.node} {what}")
+        pool = "" if event.pool is None else f"{event.pool} "
+        lines.append(f"  at {event.at:g} s {pool}node {event.node} {what}")
     return lines
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from kvsim.errors import KvsimError
-from kvsim.scenario.fleet import Fleet
+from kvsim.scenario.fleet import Fleet, FleetEvent
 from kvsim.scenario.keys import ScenarioKeys
 from kvsim.scenario.validation import Problem
 
@@ -26,9 +26,19 @@ def pool_scenario(scenario: KeysT, side: str) -> KeysT:
         router_replicas=fleet.router_replicas,
         balancing=fleet.balancing,
         clients=fleet.clients,
+        events=tuple(_without_pool(event) for event in _events_of(fleet, side)) or None,
     )
     node = scenario.node if pool.node is None else pool.node
     return scenario.model_copy(update={"node": node, "fleet": alone})
+
+
+def _events_of(fleet: Fleet, side: str) -> list[FleetEvent]:
+    """What happens to the nodes of a pool, as written."""
+    return [event for event in fleet.events or () if event.pool == side]
+
+
+def _without_pool(event: FleetEvent) -> FleetEvent:
+    return event.model_copy(update={"pool": None})
 
 
 def pool_problems(
@@ -47,9 +57,10 @@ def pool_problems(
         if getattr(fleet, key) != Fleet.model_fields[key].default:
             text = f"{getattr(fleet, key)!r} stands beside pools, which have their own."
             yield Problem(f"fleet.{key}", f"{text} Leave it out.", ("fleet.pools",))
-    if fleet.events:
-        text = "stand beside pools, whose nodes do not come and go yet. Leave one of them out."
-        yield Problem("fleet.events", text, ("fleet.pools",))
+    for number, event in enumerate(fleet.events or ()):
+        if event.pool is None:
+            text = "is missing beside fleet.pools. Give the pool of the node: prefill or decode."
+            yield Problem(f"fleet.events.{number}.pool", text, ("fleet.pools",))
     if scenario.offload is not None:
         text = "a tier beside fleet.pools is not simulated yet. Leave one of them out."
         yield Problem("offload", text, ("fleet.pools",))
@@ -70,23 +81,30 @@ def each_pool(
 ) -> Iterator[Problem]:
     """What is found in either pool as a scenario of its own, once, at the key that it rests on."""
     found: set[tuple[str, str]] = set()
+    fleet = scenario.fleet
     for side in SIDES:
         one = pool_scenario(scenario, side)
+        events = () if fleet is None else fleet.events or ()
+        numbers = [number for number, event in enumerate(events) if event.pool == side]
         for problem in look(one):
-            moved = _moved(problem, f"fleet.pools.{side}", own_node=one.node is not scenario.node)
+            own_node = one.node is not scenario.node
+            moved = _moved(problem, f"fleet.pools.{side}", numbers, own_node=own_node)
             if (moved.place, moved.text) not in found:
                 found.add((moved.place, moved.text))
                 yield moved
 
 
-def _moved(problem: Problem, pool: str, *, own_node: bool) -> Problem:
-    """A finding about a pool's scenario, where it was written."""
+def _moved(problem: Problem, pool: str, numbers: list[int], *, own_node: bool) -> Problem:
+    """A finding about a pool's scenario, where it was written; ``numbers`` of its events."""
 
     def place(written: str) -> str:
         if written.startswith("node") and own_node:
             return f"{pool}.{written}"
         if written.startswith(("fleet.router", "fleet.nodes")):
             return f"{pool}.{written.removeprefix('fleet.')}"
+        if written.startswith("fleet.events."):
+            _, _, number, *rest = written.split(".")
+            return ".".join(["fleet.events", str(numbers[int(number)]), *rest])
         return written
 
     return Problem(place(problem.place), problem.text, tuple(map(place, problem.about)))

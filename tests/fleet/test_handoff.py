@@ -194,10 +194,10 @@ def test_what_is_sent_arrives_and_nothing_is_served_before(
     frame = frame_of(result)
     assert frame["end_s"].notna().all()
     moved = frame[frame["moved_bytes"].notna()]
-    sent = [side.num_bytes for side in handoffs.prefill_sides.values()]
-    received = [side.num_bytes for side in handoffs.decode_sides.values()]
+    sent = [side.num_bytes for side in handoffs.prefill_sides]
+    received = [side.num_bytes for side in handoffs.decode_sides]
     blocks = np.sum(
-        [side.filler.blocks_received for side in handoffs.decode_sides.values()], axis=0
+        [side.filler.blocks_received for side in handoffs.decode_sides], axis=0
     )
     by_group = blocks * [FULL_BYTES, WINDOW_BYTES]
     assert sum(sent) == sum(received) == moved["moved_bytes"].sum() == by_group.sum()
@@ -206,7 +206,7 @@ def test_what_is_sent_arrives_and_nothing_is_served_before(
         (handoffs.prefill_sides, "store", sent),
         (handoffs.decode_sides, "load", received),
     ):
-        carried = [side.nic.carried_bytes(direction) for side in sides.values()]
+        carried = [side.nic.carried_bytes(direction) for side in sides]
         assert carried == pytest.approx(counted)
     # Each part takes its time, and they are all there is.
     assert (moved[list(PARTS)] >= -1e-12).all().all()
@@ -216,8 +216,8 @@ def test_what_is_sent_arrives_and_nothing_is_served_before(
     assert (moved["pulled_tokens"] + moved["decode_hit_tokens"] == moved["prompt_tokens"]).all()
     # Every block came back, on both sides, and nobody waits.
     assert not handoffs.under_way
-    for side in [*handoffs.prefill_sides.values(), *handoffs.decode_sides.values()]:
-        if side in handoffs.prefill_sides.values():
+    for side in [*handoffs.prefill_sides, *handoffs.decode_sides]:
+        if side in handoffs.prefill_sides:
             side.keeper.complete(side.take_done())  # an idle engine has not looked yet
             assert not side.keeper.held
         assert not side.connector.in_flight
@@ -325,7 +325,7 @@ def test_who_is_preempted_after_a_transfer_computes_on_the_decode_side() -> None
     result, handoffs = run(split(requests, model={"groups": GROUPS[:1]}, pools=pools))
     frame = frame_of(result)
     assert frame["preemptions"].sum() > 0
-    (side,) = handoffs.decode_sides.values()
+    (side,) = handoffs.decode_sides
     assert side.filler.blocks_received == [2 * 7]  # once
     assert result.counters.scheduled_tokens > 2 * (100 + 60)
 
@@ -395,7 +395,7 @@ def test_ranks_that_differ_in_number(
     (row,) = frame_of(result).to_dict("records")
     prompt_bytes = 10 * FULL_BYTES
     assert row["transfer_s"] == pytest.approx(max(sent, received) * prompt_bytes / 1e9)
-    (ahead,), (behind,) = handoffs.prefill_sides.values(), handoffs.decode_sides.values()
+    (ahead,), (behind,) = handoffs.prefill_sides, handoffs.decode_sides
     assert ahead.nic.carried_bytes("store") == pytest.approx(sent * prompt_bytes)
     assert behind.nic.carried_bytes("load") == pytest.approx(received * prompt_bytes)
     assert row["moved_bytes"] == received * ranks[1] * prompt_bytes
