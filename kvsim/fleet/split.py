@@ -252,13 +252,17 @@ class SplitFront(Front):
             assert handoff.held_s is not None
             assert prompt.admitted_s is not None
             assert record.first_token_s is not None
+            if record.first_token_s > handoff.arrived_s:  # else an attempt before has made it
+                parts = replace(
+                    parts,
+                    prefill_queue_s=prompt.admitted_s - record.arrival_s,
+                    prefill_s=handoff.held_s - prompt.admitted_s,
+                    decode_queue_s=handoff.begun_s - handoff.held_s,
+                    transfer_s=handoff.arrived_s - handoff.begun_s,
+                    decode_start_s=record.first_token_s - handoff.arrived_s,
+                )
             parts = replace(
                 parts,
-                prefill_queue_s=prompt.admitted_s - record.arrival_s,
-                prefill_s=handoff.held_s - prompt.admitted_s,
-                decode_queue_s=handoff.begun_s - handoff.held_s,
-                transfer_s=handoff.arrived_s - handoff.begun_s,
-                decode_start_s=record.first_token_s - handoff.arrived_s,
                 decode_hit_tokens=handoff.pull.local_tokens,
                 pulled_tokens=handoff.pull.num_tokens,
                 moved_bytes=handoff.num_bytes,

@@ -21,7 +21,8 @@ HANDOFF_COLUMNS: dict[str, str] = {
     "prefill_s": "from there to the end of its prompt on the prefill side",
     "decode_queue_s": "from there to the begin of the transfer: the decode side had no blocks yet",
     "transfer_s": "from there until the last byte was there, waiting for other transfers included",
-    "decode_start_s": "from there to its first token; the five add up to ttft_s",
+    "decode_start_s": "from there to its first token; the five add up to ttft_s, and are null if "
+    "that came before its decode node was lost",
     "decode_hit_tokens": "prefix hit on the decode side, where hit_tokens is the prefill side's",
     "pulled_tokens": "tokens of its prompt beyond that, whose KV was moved",
     "moved_bytes": "bytes that were moved, all ranks",

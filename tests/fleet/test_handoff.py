@@ -43,8 +43,10 @@ def split(requests: Any, **parts: Any) -> Scenario:
     pools = parts.pop("pools", {"prefill": {}, "decode": {}})
     transfer = {"kind": "nixl-pull", "link": LINK, "fixed_s": 0, "descriptor_s": 0, **given}
     rules = parts.pop("split", {})
+    more = {key: parts.pop(key) for key in ("events", "lost_requests") if key in parts}
     data = {"model": {"groups": GROUPS}, **parts}
-    return scenario(requests, fleet={"pools": pools, "transfer": transfer, "split": rules}, **data)
+    fleet = {"pools": pools, "transfer": transfer, "split": rules, **more}
+    return scenario(requests, fleet=fleet, **data)
 
 
 def run(made: Scenario, **options: Any) -> tuple[FleetSimulation, Handoffs]:
@@ -124,6 +126,7 @@ ARRIVALS = st.lists(
     lease=st.sampled_from([0.02, 30.0]),
     bandwidth=st.sampled_from([1e9, 1e11]),
     uncached=st.sampled_from([None, 40]),
+    policy=st.sampled_from(["fail", "recompute"]),
 )
 @example(  # a prompt that is pushed, whose lease is lost, is looked up on both sides
     arrivals=[
@@ -141,6 +144,7 @@ ARRIVALS = st.lists(
     lease=0.02,
     bandwidth=1e9,
     uncached=40,
+    policy="recompute",
 )
 @example(  # the same without a split by length: the decode side looks up all of them
     arrivals=[
@@ -162,6 +166,7 @@ ARRIVALS = st.lists(
     lease=0.02,
     bandwidth=1e9,
     uncached=None,
+    policy="recompute",
 )
 def test_what_is_sent_arrives_and_nothing_is_served_before(
     arrivals: Any,
@@ -171,6 +176,7 @@ def test_what_is_sent_arrives_and_nothing_is_served_before(
     lease: float,
     bandwidth: float,
     uncached: int | None,
+    policy: str,
 ) -> None:
     at_s, requests = 0.0, []
     for spans, output, gap_s in arrivals:
@@ -178,7 +184,7 @@ def test_what_is_sent_arrives_and_nothing_is_served_before(
         prompt = [list(span) for span in spans]
         requests.append({"prompt": prompt, "output": output, "at_s": at_s})
     engine = {"max_model_len": 512, "max_num_batched_tokens": 128, "max_num_seqs": 4}
-    transfer: dict[str, Any] = {"kind": kind, "lease": lease}
+    transfer: dict[str, Any] = {"kind": kind, "lease": lease, "kv_load_failure_policy": policy}
     transfer["link"] = {**LINK, "bandwidth": bandwidth}
     if kind == "nixl-pull":
         transfer["renew_every"] = None
@@ -196,9 +202,7 @@ def test_what_is_sent_arrives_and_nothing_is_served_before(
     moved = frame[frame["moved_bytes"].notna()]
     sent = [side.num_bytes for side in handoffs.prefill_sides]
     received = [side.num_bytes for side in handoffs.decode_sides]
-    blocks = np.sum(
-        [side.filler.blocks_received for side in handoffs.decode_sides], axis=0
-    )
+    blocks = np.sum([side.filler.blocks_received for side in handoffs.decode_sides], axis=0)
     by_group = blocks * [FULL_BYTES, WINDOW_BYTES]
     assert sum(sent) == sum(received) == moved["moved_bytes"].sum() == by_group.sum()
     assert list(by_group) == handoffs.group_bytes
@@ -222,8 +226,14 @@ def test_what_is_sent_arrives_and_nothing_is_served_before(
             assert not side.keeper.held
         assert not side.connector.in_flight
         assert side.cache.num_free == num_blocks - 1
-    assert result.counters.queried_tokens == frame["prompt_tokens"].sum()
-    assert result.counters.hit_tokens == frame["hit_tokens"].sum()
+    # Each attempt looks a prompt up, and counts what it finds once.
+    attempts = 1 + frame["resent"]
+    assert result.counters.queried_tokens == (attempts * frame["prompt_tokens"]).sum()
+    if not frame["resent"].any():
+        assert result.counters.hit_tokens == frame["hit_tokens"].sum()
+    if policy == "recompute" or kind == "nixl-pull":
+        assert not frame["resent"].any()
+    assert handoffs.num_failed <= handoffs.num_lost
     if lease == 30:
         assert handoffs.num_lost == 0
 
@@ -300,7 +310,7 @@ def test_blocks_are_kept_until_they_are_read() -> None:
         ("nixl-pull", {"renew_every": None}, 1),
         ("nixl-pull", {"renew_every": 0.1, "renew_to": 0.15}, 0),
         ("nixl-pull", {"renew_every": 0.5, "renew_to": 0.2}, 1),
-        ("mooncake-push", {}, 1),
+        ("mooncake-push", {"kv_load_failure_policy": "recompute"}, 1),
     ],
 )
 def test_leases(kind: str, more: dict[str, Any], lost: int) -> None:
