@@ -512,7 +512,7 @@ class Replica:
         record.full_hit_tokens = max(hit.tokens, hit.junction)
         record.misses = self._misses(job, hit.tokens + (record.cached_elsewhere_tokens or 0))
         record.hit_ended, record.group_hit_tokens = why_no_longer(
-            self.cache, record.prompt_tokens, hit
+            self.cache, job.sequence.num_prompt, hit
         )
 
     def _misses(self, job: Job, num_elsewhere: int) -> Misses | None:

@@ -207,7 +207,12 @@ class Front:
         content = sent.request.content
         sent.record.cached_elsewhere_tokens = nodes.caches.cached_elsewhere(content, replica)
         nodes.caches.note_duplicates()
-        nodes.replica(replica).submit(sent.request, sent.done, record=sent.record, watcher=sent)
+        request = self._as_run(sent.request)
+        nodes.replica(replica).submit(request, sent.done, record=sent.record, watcher=sent)
+
+    def _as_run(self, request: Request) -> Request:
+        """What its replica makes of a request."""
+        return request
 
     def _refuse(self, sent: Sent, reason: str) -> None:
         sent.record.refused = reason

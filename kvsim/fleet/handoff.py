@@ -20,13 +20,15 @@ from kvsim.capacity.sizes import block_regions, block_sizes
 from kvsim.engine.clock import Clock
 from kvsim.engine.feeding import call_at
 from kvsim.engine.link import LOAD, STORE, Link
+from kvsim.engine.tiers import Tiers
 from kvsim.errors import KvsimError
+from kvsim.fleet.beside import SideAndTiers
 from kvsim.fleet.sides import DecodeSide, PrefillSide, Side
 from kvsim.metrics.records import RequestRecord
-from kvsim.offload.handoff import Pull
+from kvsim.offload.handoff import DecodeConnector, Pull
 from kvsim.scenario import NixlPull, Scenario
 from kvsim.scenario.offload import link_spec
-from kvsim.scenario.pool_rules import pool_scenario
+from kvsim.scenario.pool_rules import left_tokens, pool_scenario
 from kvsim.workload.request import Request
 
 
@@ -41,6 +43,7 @@ class Handoff:
         keeper: the prefill replica that keeps its blocks.
         held_s: since when.
         is_lost: they were given up before they were read.
+        is_unneeded: the decode side has as much of it.
         has_failed: whoever asks for them gets nothing: they were given up, or are lost with their
             node.
         decode_s: when the decode side heard of it; None again when that has ended.
@@ -60,6 +63,7 @@ class Handoff:
     keeper: PrefillSide | None = None
     held_s: float | None = None
     is_lost: bool = False
+    is_unneeded: bool = False
     has_failed: bool = False
     decode_s: float | None = None
     filler: DecodeSide | None = None
@@ -86,6 +90,7 @@ class Handoffs:
         on_let_go: told of a prefill side that keeps less.
         num_descriptors: posted so far, of one rank.
         num_lost: leases that ran out before their blocks were read.
+        num_left_tokens: of prompts handed over, which were looked up by the decode side alone.
         num_failed: loads that failed.
         repeated_queried_tokens: of prompts that the prefill side looked up and that were looked up
             once more: their lease was lost, or they were preempted as they ended.
@@ -103,6 +108,7 @@ class Handoffs:
     on_let_go: Callable[[int], None] = lambda replica: None
     num_descriptors: int = 0
     num_lost: int = 0
+    num_left_tokens: int = 0
     num_failed: int = 0
     repeated_queried_tokens: int = 0
     repeated_hit_tokens: int = 0
@@ -114,6 +120,7 @@ class Handoffs:
         fleet = self.scenario.fleet
         assert fleet is not None
         self.transfer = fleet.transfer
+        self._left_tokens = left_tokens(self.scenario)
         self.pulls = isinstance(fleet.transfer, NixlPull)
         self._spec = link_spec(fleet.transfer.link)
         prefill = pool_scenario(self.scenario, "prefill")
@@ -141,19 +148,20 @@ class Handoffs:
 
     # --- the two ends ---
 
-    def connect_prefill(self, replica: int, cache: KVCache) -> PrefillSide:
+    def connect_prefill(self, replica: int, cache: KVCache, tiers: Tiers | None) -> Tiers:
         """The end of a prefill replica."""
         nic = self._nic("prefill", replica)
         side = PrefillSide(replica, self.clock, nic, cache, self._hold, self._lose_keeper)
         self.prefill_sides.append(side)
-        return side
+        return side if tiers is None else SideAndTiers(side, tiers)
 
-    def connect_decode(self, replica: int, cache: KVCache) -> DecodeSide:
+    def connect_decode(self, replica: int, cache: KVCache, tiers: Tiers | None) -> Tiers:
         """The end of a decode replica."""
         nic = self._nic("decode", replica)
-        side = DecodeSide(replica, self.clock, nic, cache, self._ask, self._lose_filler)
+        filler = DecodeConnector(cache, self._left_tokens, self._need_nothing)
+        side = DecodeSide(replica, self.clock, nic, cache, self._ask, self._lose_filler, filler)
         self.decode_sides.append(side)
-        return side
+        return side if tiers is None else SideAndTiers(side, tiers)
 
     def _nic(self, pool: str, replica: int) -> Link:
         """A replica's own, or its node's."""
@@ -202,7 +210,9 @@ class Handoffs:
             handoff = Handoff(name)
         handoff.keeper = side
         handoff.held_s = self.clock.now
-        if handoff.pull is not None:  # it has asked already, and is sent to
+        if handoff.is_unneeded:
+            self._let_go(side, name)
+        elif handoff.pull is not None:  # it has asked already, and is sent to
             self._begin(handoff)
         else:
             self._watch_lease(handoff)
@@ -211,10 +221,21 @@ class Handoffs:
         end_s = max(self.clock.now, self._lease_end_s(handoff))
         call_at(self.clock, end_s, lambda: self._look_at_lease(handoff))
 
+    def shorter(self, num_tokens: int) -> int:
+        """What the prefill side computes of a prompt of so many tokens."""
+        return num_tokens - self._left_tokens if num_tokens > self._left_tokens else num_tokens
+
+    def count_left(self, num_tokens: int) -> int:
+        """A prompt of so many tokens was handed over: what of it the prefill side has not seen."""
+        num_left = num_tokens - self.shorter(num_tokens)
+        if self.scenario.cache.enable_prefix_caching:
+            self.num_left_tokens += num_left
+        return num_left
+
     def count_again(self, prompt: RequestRecord) -> None:
         """What the prefill side looked up for a prompt counts where it is looked up again."""
         if self.scenario.cache.enable_prefix_caching:
-            self.repeated_queried_tokens += prompt.prompt_tokens
+            self.repeated_queried_tokens += self.shorter(prompt.prompt_tokens)
             self.repeated_hit_tokens += prompt.hit_tokens or 0
 
     def _lease_end_s(self, handoff: Handoff) -> float:
@@ -229,7 +250,7 @@ class Handoffs:
     def _look_at_lease(self, handoff: Handoff) -> None:
         """A lease may be over; whoever sends is not interrupted by that."""
         assert handoff.keeper is not None
-        if handoff.arrived_s is not None or handoff.keeper.is_gone:
+        if handoff.arrived_s is not None or handoff.is_unneeded or handoff.keeper.is_gone:
             return
         if handoff.begun_s is not None and not handoff.is_aborted and not self.pulls:
             return
@@ -255,13 +276,22 @@ class Handoffs:
         elif handoff.held_s is not None:
             self._begin(handoff)
 
+    def _need_nothing(self, name: str) -> None:
+        """The decode side has as much of a prompt, and tells who keeps its blocks."""
+        handoff = self.under_way[name]
+        handoff.is_unneeded = True
+        keeper = handoff.keeper
+        if keeper is not None and not keeper.is_gone and not handoff.is_lost:
+            self._let_go(keeper, name)
+
     # --- ends that are gone ---
 
     def _lose_keeper(self, side: Side) -> None:
         """A prefill node has failed: what it kept can be read no more, and is asked for in vain."""
         self._nics.pop(self._nic_key("prefill", side.replica), None)
         for handoff in self.under_way.values():
-            if handoff.keeper is side and handoff.arrived_s is None:
+            is_over = handoff.arrived_s is not None or handoff.is_unneeded
+            if handoff.keeper is side and not is_over:
                 self._abort(handoff)
                 self.fail(handoff)
 

@@ -115,7 +115,7 @@ class Nodes:
         caches: FleetCaches,
         *,
         one_by_one: bool,
-        connect: Callable[[int, KVCache], Tiers] | None = None,
+        connect: Callable[[int, KVCache, Tiers | None], Tiers] | None = None,
         coarse_tokens: int | None = None,
     ) -> None:
         """Without nodes.
@@ -127,7 +127,8 @@ class Nodes:
             requests: where ended requests are entered.
             caches: told of every replica.
             one_by_one: an event for every step.
-            connect: makes what a replica's connector goes to, in place of the scenario's tiers.
+            connect: makes what a replica's connector goes to, of its cache and the scenario's
+                tiers.
             coarse_tokens: that an id of the trace stands for; None where content is exact.
         """
         self.caches = caches

@@ -164,9 +164,10 @@ class DecodeSide(Side):
         cache: KVCache,
         on_asked: Callable[[DecodeSide, int, Pull], None],
         on_lost: Callable[[Side], None],
+        filler: DecodeConnector,
     ) -> None:
         self.cache = cache
-        self.filler = DecodeConnector(cache)
+        self.filler = filler
         self._on_asked = on_asked
         super().__init__(replica, clock, nic, self.filler, on_lost)
 

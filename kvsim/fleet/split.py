@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from kvsim.cache.content import Content
+from kvsim.cache.reasons import LAST_TOKEN
 from kvsim.fleet.front import Front, Sent
 from kvsim.fleet.handoff import Handoff, Handoffs
 from kvsim.fleet.nodes import Node
@@ -23,11 +25,22 @@ from kvsim.metrics.handoff import NO_HANDOFF, HandoffRecord
 from kvsim.metrics.records import RequestRecord
 from kvsim.routing import Decider
 from kvsim.scenario import Split
+from kvsim.workload.request import Request
 
 
 def _attempt(record: RequestRecord) -> str:
     """What a request is called in both pools."""
     return f"{record.request_id} (again, {record.resent})" if record.resent else record.request_id
+
+
+def _beginning(content: Content, num_tokens: int) -> Content:
+    """The first tokens of a content."""
+    spans, left = [], num_tokens
+    for uid, length in content.spans():
+        if left > 0:
+            spans.append((uid, min(length, left)))
+            left -= length
+    return Content.from_spans(spans)
 
 
 class PromptFront(Front):
@@ -51,6 +64,14 @@ class PromptFront(Front):
             super()._take_care(sent, reason, resend=resend)
         else:
             self._num_here -= 1
+
+    def _as_run(self, request: Request) -> Request:
+        """The end of a prompt may be left to the decode side."""
+        num_tokens = self._handoffs.shorter(request.num_prompt_tokens)
+        if num_tokens == request.num_prompt_tokens:
+            return request
+        content = _beginning(request.content, num_tokens)
+        return replace(request, content=content, num_prompt_tokens=num_tokens)
 
     def _look(self, replica: int) -> None:
         """A replica keeps blocks of one prompt less."""
@@ -275,8 +296,13 @@ class SplitFront(Front):
                 "misses",
             ):
                 setattr(record, name, getattr(prompt, name))
+            num_left = self._handoffs.count_left(record.prompt_tokens)
+            if record.misses is not None and num_left:
+                numbers = list(record.misses.numbers)
+                numbers[LAST_TOKEN] += num_left
+                record.misses = replace(record.misses, numbers=numbers)
             record.admitted_s = prompt.admitted_s
-            record.external_hit_tokens = 0
+            record.external_hit_tokens = prompt.external_hit_tokens
         record.cached_elsewhere_tokens = prompt.cached_elsewhere_tokens
         record.preemptions += prompt.preemptions
         return parts

@@ -154,6 +154,7 @@ def _figures(
     (prefill, ahead), (decode, behind) = counted["prefill"], counted["decode"]
     total = add_counters([prefill, decode], end_s)
     total.num_blocks = prefill.num_blocks + decode.num_blocks
+    total.queried_tokens += handoffs.num_left_tokens
     total.queried_tokens -= handoffs.repeated_queried_tokens
     total.hit_tokens -= handoffs.repeated_hit_tokens
     for receiver in handoffs.decode_sides:

@@ -189,6 +189,10 @@ class OffloadConnector:
 
     resume = admit
 
+    def hand_out(self, sequence: Sequence) -> None:
+        """A request got its first blocks, to load to them from elsewhere."""
+        mark_all_blocks(self._cache.core, sequence.slot, self._handed_out, self._step)
+
     def load(self, sequence: Sequence, num_local: int, num_external: int) -> None:
         """A request got its first blocks, to load what ``match`` promised."""
         request = self._requests[sequence]

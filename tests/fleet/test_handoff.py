@@ -127,6 +127,7 @@ ARRIVALS = st.lists(
     bandwidth=st.sampled_from([1e9, 1e11]),
     uncached=st.sampled_from([None, 40]),
     policy=st.sampled_from(["fail", "recompute"]),
+    layers=st.sampled_from([0, 1, 3]),
 )
 @example(  # a prompt that is pushed, whose lease is lost, is looked up on both sides
     arrivals=[
@@ -145,6 +146,7 @@ ARRIVALS = st.lists(
     bandwidth=1e9,
     uncached=40,
     policy="recompute",
+    layers=0,
 )
 @example(  # the same without a split by length: the decode side looks up all of them
     arrivals=[
@@ -167,6 +169,7 @@ ARRIVALS = st.lists(
     bandwidth=1e9,
     uncached=None,
     policy="recompute",
+    layers=0,
 )
 def test_what_is_sent_arrives_and_nothing_is_served_before(
     arrivals: Any,
@@ -177,13 +180,20 @@ def test_what_is_sent_arrives_and_nothing_is_served_before(
     bandwidth: float,
     uncached: int | None,
     policy: str,
+    layers: int,
 ) -> None:
     at_s, requests = 0.0, []
     for spans, output, gap_s in arrivals:
         at_s += gap_s
         prompt = [list(span) for span in spans]
         requests.append({"prompt": prompt, "output": output, "at_s": at_s})
-    engine = {"max_model_len": 512, "max_num_batched_tokens": 128, "max_num_seqs": 4}
+    engine: dict[str, Any] = {
+        "max_model_len": 512,
+        "max_num_batched_tokens": 128,
+        "max_num_seqs": 4,
+    }
+    if layers:  # draft layers, one behind the other
+        engine["speculative"] = {"tokens": layers, "acceptance": 0.6, "mtp_layers": layers}
     transfer: dict[str, Any] = {"kind": kind, "lease": lease, "kv_load_failure_policy": policy}
     transfer["link"] = {**LINK, "bandwidth": bandwidth}
     if kind == "nixl-pull":
@@ -217,7 +227,9 @@ def test_what_is_sent_arrives_and_nothing_is_served_before(
     assert (moved["transfer_s"] >= moved["moved_bytes"] / bandwidth - 1e-12).all()
     assert (moved["decode_start_s"] > 0).all()
     np.testing.assert_allclose(moved[list(PARTS)].sum(axis=1), moved["ttft_s"])
-    assert (moved["pulled_tokens"] + moved["decode_hit_tokens"] == moved["prompt_tokens"]).all()
+    left = max(layers - 1, 0) if kind == "nixl-pull" else 0
+    there = moved["prompt_tokens"] - left * (moved["prompt_tokens"] > left)
+    assert (moved["pulled_tokens"] + moved["decode_hit_tokens"] == there).all()
     # Every block came back, on both sides, and nobody waits.
     assert not handoffs.under_way
     for side in [*handoffs.prefill_sides, *handoffs.decode_sides]:
