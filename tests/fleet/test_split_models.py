@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvsim.fleet.simulation import simulate_fleet
 from kvsim.metrics.misses import MISS_REASONS, column_of
 from kvsim.scenario import Scenario
 from kvsim.scenario.pool_rules import SIDES, left_tokens, pool_scenario
@@ -132,11 +131,11 @@ def test_who_has_all_of_it_asks_for_nothing_and_says_so() -> None:
         assert result.counters.queried_tokens == 386
 
 
-def hybrids(**parts: Any) -> Scenario:
+def hybrids(requests: Any = None, **parts: Any) -> Scenario:
     engine = {"max_model_len": 4096, "max_num_batched_tokens": 256, "max_num_seqs": 8}
     pools = {"prefill": {"nodes": 2}, "decode": {"nodes": 2}}
     engine |= parts.pop("engine", {})
-    return split(None, model=HYBRID, pools=pools, engine=engine, **parts)
+    return split(requests, model=HYBRID, pools=pools, engine=engine, **parts)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -173,24 +172,27 @@ def test_conversations_of_a_hybrid_are_conserved(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_hybrids_and_drafts_outlive_lost_nodes(kind: str) -> None:
+@pytest.mark.parametrize("policy", ["fail", "recompute"])
+def test_hybrids_and_drafts_outlive_lost_nodes(kind: str, policy: str) -> None:
+    """On the first prefill node a prompt is being read when it fails."""
     events = [
-        {"at": 1.0, "pool": "prefill", "lose": 0},
-        {"at": 1.5, "pool": "prefill", "add": 0},
-        {"at": 2.0, "pool": "decode", "lose": 1},
-        {"at": 2.5, "pool": "decode", "add": 1},
-        {"at": 3.0, "pool": "prefill", "drain": 1},
+        {"at": 0.12, "pool": "prefill", "lose": 0},
+        {"at": 0.3, "pool": "prefill", "add": 0},
+        {"at": 0.5, "pool": "decode", "lose": 1},
+        {"at": 0.6, "pool": "decode", "add": 1},
+        {"at": 0.7, "pool": "prefill", "drain": 1},
     ]
-    for policy in ("fail", "recompute"):
-        made = hybrids(
-            transfer={"kind": kind, "link": SLOW, "kv_load_failure_policy": policy},
-            engine={"speculative": {"tokens": 2, "acceptance": 0.6}},
-            events=events,
-        )
-        result = simulate_fleet(made)
-        frame = frame_of(result)
-        assert frame["refused"].isna().all()
-        assert frame["end_s"].notna().all()
-        assert frame["resent"].sum() > 0
-        assert result.figures.pools is not None
-        assert result.figures.pools.loads_failed > 0
+    made = hybrids(
+        [{"prompt": [[f"p{n}", 200]], "output": 20, "at_s": 0.05 * n} for n in range(20)],
+        transfer={"kind": kind, "link": SLOW, "kv_load_failure_policy": policy},
+        engine={"speculative": {"tokens": 2, "acceptance": 0.6}},
+        events=events,
+    )
+    result, handoffs = run(made)
+    frame = frame_of(result)
+    assert frame["refused"].isna().all()
+    assert frame["end_s"].notna().all()
+    assert frame["resent"].sum() > 0
+    assert handoffs.num_failed > 0
+    sent = sum(side.num_bytes for side in handoffs.prefill_sides)
+    assert sent == sum(side.num_bytes for side in handoffs.decode_sides)

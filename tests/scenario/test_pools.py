@@ -41,7 +41,7 @@ def test_pools_are_read_and_written_again() -> None:
         (
             {"pools": POOLS, "events": [{"at": 1, "lose": 0}]},
             {},
-            "fleet.events.0.pool: is missing beside fleet.pools. Give the pool of the node: prefill",
+            "fleet.events.0.pool: is missing beside fleet.pools. Give the pool of the node: pre",
         ),
         (
             {"nodes": 2, "events": [{"at": 1, "lose": 0, "pool": "decode"}]},
@@ -92,8 +92,23 @@ def test_pools_are_read_and_written_again() -> None:
         ),
         (
             {"pools": POOLS},
-            {"offload": {"kind": "cpu"}},
-            "offload: a tier beside fleet.pools is not simulated yet. Leave one of them out.",
+            {"offload": {"kind": "cpu", "overlap_loads": True}},
+            "offload.overlap_loads: true: steps do not wait for loads, but do for what is handed",
+        ),
+        (
+            {"pools": POOLS},
+            {"offload": {"kind": "cpu"}, "model": "qwen3-next-80b-a3b"},
+            "offload: a tier of states beside fleet.pools is not simulated: which of both has the",
+        ),
+        (
+            {
+                "pools": {
+                    "prefill": {"node": {"gpus": 4, "tensor_parallel": 4, "num_blocks": 100}},
+                    "decode": {"node": {"gpus": 2, "tensor_parallel": 2, "num_blocks": 100}},
+                }
+            },
+            {"model": "qwen3-next-80b-a3b"},
+            "fleet.pools: tensor_parallel is 4 on the prefill and 2 on the decode side: how ranks",
         ),
         (
             {"pools": POOLS},
