@@ -15,6 +15,7 @@ from kvsim.fleet.simulation import simulate_fleet
 from kvsim.metrics.fleet import fleet_summary
 from kvsim.metrics.handoff import PARTS
 from kvsim.metrics.summary import summarize
+from kvsim.results.fleet_tables import fleet_lines
 from kvsim.scenario import Scenario
 from tests.fleet.small import frame_of
 from tests.fleet.test_handoff import (
@@ -369,3 +370,10 @@ def test_everybody_ends_once_and_nothing_is_lost_on_the_way(
     if frame["refused"].isna().all():
         assert result.counters.queried_tokens <= (attempts * frame["prompt_tokens"]).sum()
         assert result.counters.queried_tokens >= frame["prompt_tokens"].sum()
+
+
+def test_lines_tell_of_loads_that_failed() -> None:
+    result, _ = run(with_events(prompts(3), event(0.05, "prefill", lose=0)))
+    frame = frame_of(result)
+    told = fleet_summary(result.figures, frame, summarize(frame, result.counters, wall_s=1.0))
+    assert any(line.endswith("; loads failed: 2") for line in fleet_lines(told))
