@@ -362,8 +362,7 @@ def decode_horizon(
     Returns:
         The time, the very one at which that step will end; ``now_s`` where no step can be taken.
     """
-    core = assemble(arrays)
-    settings, meter = batch.settings, batch.meter
+    core, settings, meter = assemble(arrays), batch.settings, batch.meter
     num_steps = np.int64(1) << 40
     for i in range(num_running):
         sequence = core.tables.sequences[batch.slots[i]]

@@ -278,11 +278,7 @@ class OffloadConnector:
         return transfers
 
     def complete(self, numbers: Iterable[int]) -> list[Sequence]:
-        """Jobs are done.
-
-        Returns:
-            The requests whose loads have arrived.
-        """
+        """Jobs are done; answers the requests whose loads have arrived."""
         arrived = []
         for number in numbers:
             done = self._jobs.pop(number)

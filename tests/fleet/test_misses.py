@@ -71,7 +71,7 @@ def test_a_lost_lease_counts_no_token_twice(kind: str) -> None:
     """The decode pool holds one request: the second waits for it longer than its lease."""
     requests = [{"prompt": [[f"p{n}", 160]], "output": 60, "at_s": 0.1 * n} for n in range(2)]
     pools = {"prefill": {}, "decode": {"node": {"num_blocks": 18}}}
-    transfer = {"kind": kind, "lease": 0.3}
+    transfer = {"kind": kind, "lease": 0.3, "kv_load_failure_policy": "recompute"}
     if kind == "nixl-pull":
         transfer["renew_every"] = None
     made = split(requests, model={"groups": GROUPS[:1]}, pools=pools, transfer=transfer, **REASONS)
