@@ -175,11 +175,10 @@ def _lookahead(scenario: Scenario) -> str:
         return f"no block is dropped for the drafter: keys cover {several} behind a block"
     if scenario.offload is not None:
         return "hits drop a block for the drafter: so it is with offload"
-    if scenario.fleet is not None and scenario.fleet.pools is not None:
-        return "hits drop a block for the drafter: so it is with fleet.pools"
     written = scenario.engine.speculative
     if written is not None and written.disable_lookahead_block_hashes:
-        return "hits drop a block for the drafter: disable_lookahead_block_hashes is set"
+        why = "so it is with fleet.pools and with disable_lookahead_block_hashes"
+        return f"hits drop a block for the drafter: {why}"
     return f"hits drop a block for the drafter: so does {scenario.engine.profile}"
 
 
