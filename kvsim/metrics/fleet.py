@@ -66,7 +66,7 @@ FLEET_KEYS: dict[str, str] = {
     "events_after_s": "how much later a router learns what caches store and remove, in s; null "
     "where it does not",
     "num_lost": "nodes that failed",
-    "num_resent": "times a request was sent again because its node failed",
+    "num_resent": "times a request was sent again because its node failed, or its KV with another",
     "num_dummy_steps": "steps of ranks that had nothing to run while others had",
     "gpu_hours": "GPUs times the time from the start of their node to its end, or the run's",
     "cost": "gpu_hours x node.cost_per_gpu_hour; null without one, as are the next two",

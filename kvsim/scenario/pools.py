@@ -84,7 +84,9 @@ class MooncakePush(Section):
     )
     kv_load_failure_policy: LoadFailure = Field(
         default="fail",
-        description=_LOAD_FAILURE.replace("being gone", "or what it kept, being gone"),
+        description=_LOAD_FAILURE.replace(
+            "its prefill node", "its prefill node, or what that kept,"
+        ),
     )
 
 
