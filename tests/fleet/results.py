@@ -40,3 +40,11 @@ def apart() -> RunResult:
     """A prefill and two decode nodes."""
     pools = {"prefill": {"nodes": 1}, "decode": {"nodes": 2, "router": "session"}}
     return run_variant(scenario(MORE, fleet={"pools": pools}), "apart")
+
+
+@cache
+def apart_with_loss() -> RunResult:
+    """The same, of which the second decode node is lost and comes back."""
+    pools = {"prefill": {"nodes": 1}, "decode": {"nodes": 2, "router": "session"}}
+    events = [{**one, "pool": "decode"} for one in LOSS]
+    return run_variant(scenario(MORE, fleet={"pools": pools, "events": events}), "apart-lost")

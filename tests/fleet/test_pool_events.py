@@ -17,7 +17,7 @@ from kvsim.metrics.handoff import PARTS
 from kvsim.metrics.summary import summarize
 from kvsim.results.fleet_tables import fleet_lines
 from kvsim.scenario import Scenario
-from tests.fleet.small import frame_of
+from tests.fleet.small import EXPERTS, frame_of
 from tests.fleet.test_handoff import (
     ARRIVALS,
     FULL_BYTES,
@@ -377,3 +377,27 @@ def test_lines_tell_of_loads_that_failed() -> None:
     frame = frame_of(result)
     told = fleet_summary(result.figures, frame, summarize(frame, result.counters, wall_s=1.0))
     assert any(line.endswith("; loads failed: 2") for line in fleet_lines(told))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("balancing", ["internal", "external"])
+def test_ranks_of_experts_that_step_together_are_lost_together(balancing: str, kind: str) -> None:
+    node = {"gpus": 2, "tensor_parallel": 1, "data_parallel": 2, "num_blocks": 120}
+    made = with_events(
+        None,
+        *(
+            event(at, pool, **what)
+            for pool in ("prefill", "decode")
+            for at, what in ((1.0, {"lose": 0}), (1.7, {"add": 0}), (3.0, {"drain": 1}))
+        ),
+        kind=kind,
+        model={"groups": GROUPS, **EXPERTS},
+        node={**node, "expert_parallel": True},
+        pools={"prefill": {"nodes": 2}, "decode": {"nodes": 2, "router": "dynamo-kv"}},
+    )
+    result, handoffs = run(made.replace({"fleet.balancing": balancing}))
+    frame = frame_of(result)
+    assert frame["end_s"].notna().all()
+    assert frame["resent"].sum() > 0
+    sent = sum(side.num_bytes for side in handoffs.prefill_sides)
+    assert sent == sum(side.num_bytes for side in handoffs.decode_sides)
