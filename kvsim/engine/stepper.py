@@ -71,6 +71,12 @@ class Stepper:
         )
         clock.stepper = self
 
+    @classmethod
+    def of(cls, clock: Clock) -> Stepper:
+        """The stepper of a clock; it has one at most."""
+        stepper = clock.stepper
+        return stepper if isinstance(stepper, cls) else cls(clock)
+
     def join(self, replica: Replica, interval_s: float) -> int:
         """A replica without requests is stepped from now on.
 

@@ -224,13 +224,16 @@ def add_counters(counters: Sequence[RunCounters], end_s: float) -> RunCounters:
                     for x, y in zip(value, more, strict=True)
                 ]
             elif name == "tiers":
-                value = tuple(_tier(a, b) for a, b in zip(value, more, strict=True))
+                if value and more:  # else a pool has none
+                    more = tuple(_tier(a, b) for a, b in zip(value, more, strict=True))
+                value = more or value
             else:
                 value = value + more
             setattr(total, name, value)
     total.simulated_s = end_s
     if total.tiers:
-        total.tiers = tuple(_mean(tier, len(counters)) for tier in total.tiers)
+        num = sum(bool(one.tiers) for one in counters)
+        total.tiers = tuple(_mean(tier, num) for tier in total.tiers)
     return total
 
 

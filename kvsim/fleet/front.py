@@ -192,7 +192,7 @@ class Front:
         sent.decider = decider
         target = decider.route(sent.routed, now_s)
         if target is None:
-            self._held[sent.request.request_id] = sent
+            self._held[sent.routed.request_id] = sent
         else:
             self._send(sent, target)
 
@@ -221,7 +221,12 @@ class Front:
         caches, content = nodes.caches, sent.request.content
         sent.record.cached_elsewhere_tokens = caches.cached_elsewhere(content, replica)
         caches.note_duplicates()
-        nodes.replica(replica).submit(sent.request, sent.done, record=sent.record, watcher=sent)
+        request = self._as_run(sent.request)
+        nodes.replica(replica).submit(request, sent.done, record=sent.record, watcher=sent)
+
+    def _as_run(self, request: Request) -> Request:
+        """What its replica makes of a request."""
+        return request
 
     def _refuse(self, sent: Sent, reason: str) -> None:
         sent.record.refused = reason
@@ -288,12 +293,19 @@ class Front:
             sent.forget(now_s)
             again.append(sent)
         for sent in again:
-            if resend:
-                sent.record.begin_again()
-                self._route(sent)
-            else:
-                self._refuse(sent, f"its node was lost at {now_s:g} s")
+            self._take_care(sent, f"its node was lost at {now_s:g} s", resend=resend)
         self._give_up_held()
+
+    def _take_care(self, sent: Sent, reason: str, *, resend: bool) -> None:
+        """A request that its node will not answer is sent again, or refused."""
+        if resend:
+            self._send_again(sent)
+        else:
+            self._refuse(sent, reason)
+
+    def _send_again(self, sent: Sent) -> None:
+        sent.record.begin_again()
+        self._route(sent)
 
     def note_end(self, node: Node) -> None:
         """A request of a node has ended; if it was the last of one that drains, the node leaves."""

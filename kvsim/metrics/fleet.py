@@ -86,7 +86,7 @@ FLEET_KEYS: dict[str, str] = {
     "expected_hits": "what routers expected replicas to have cached against what was found; see "
     "`kvsim describe expected_hits`; null where none looks",
     "num_lost": "nodes that failed",
-    "num_resent": "times a request was sent again because its node failed",
+    "num_resent": "times a request was sent again because its node failed, or its KV with another",
     "num_dummy_steps": "steps of ranks that had nothing to run while others had",
     "gpu_hours": "GPUs times the time from the start of their node to its end, or the run's",
     "cost": "gpu_hours x node.cost_per_gpu_hour; null without one, as are the next two",

@@ -44,7 +44,7 @@ tokens)."""
 
 FLEET_COLUMNS: dict[str, str] = {
     "replica": "number of the replica that ran it last, as in the summary; null for none",
-    "resent": "times it was sent again because its replica was lost",
+    "resent": "times it was sent again because its replica was lost, or its KV with another",
     "cached_elsewhere_tokens": "tokens of its prompt that another replica had cached when it was "
     "routed, beyond what its own had; null where output.compare_caches is false",
     "expected_hit_tokens": "tokens of its prompt that the router expected its replica to have "

@@ -281,12 +281,13 @@ def mark_events(ax: Axes, events: Sequence[FleetEvent], scale: float) -> None:
     """Lines where nodes come and go, named at the top."""
     moments = []
     for event in events:
+        node = f"{event.pool or ''} {event.node}".strip()
         if event.lose is not None:
-            moments.append((event.at, f"{event.node} lost"))
+            moments.append((event.at, f"{node} lost"))
         elif event.drain is not None:
-            moments.append((event.at, f"{event.node} drained"))
+            moments.append((event.at, f"{node} drained"))
         else:
-            moments.append((event.at + event.ready_after, f"{event.node} ready"))
+            moments.append((event.at + event.ready_after, f"{node} ready"))
     limit = float(ax.get_xlim()[1])
     for at_s, text in moments:
         if at_s / scale > limit:

@@ -57,3 +57,11 @@ def with_links(num: int, *, is_shared: bool = False) -> RunResult:
         },
     )
     return run_variant(made, "tiered")
+
+
+@cache
+def apart_with_loss() -> RunResult:
+    """The same, of which the second decode node is lost and comes back."""
+    pools = {"prefill": {"nodes": 1}, "decode": {"nodes": 2, "router": "session"}}
+    events = [{**one, "pool": "decode"} for one in LOSS]
+    return run_variant(scenario(MORE, fleet={"pools": pools, "events": events}), "apart-lost")
