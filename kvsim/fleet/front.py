@@ -166,6 +166,8 @@ class Front:
         """Requests that a router held back go where it says now."""
         for routed, target in decider.release(self._clock.now):
             self._send(self._held.pop(routed.request_id), target)
+        if not self._held:
+            self._nodes.follow_tokens(follow=False)
 
     def _route(self, sent: Sent) -> None:
         now_s = self._clock.now
@@ -189,6 +191,7 @@ class Front:
         target = decider.route(sent.routed, now_s)
         if target is None:
             self._held[sent.request.request_id] = sent
+            self._nodes.follow_tokens(follow=True)
         else:
             self._send(sent, target)
 

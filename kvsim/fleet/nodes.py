@@ -147,13 +147,19 @@ class Nodes:
             self._log_entries = LOG_ENTRIES_A_BLOCK * derive_blocks(scenario).num_blocks
         self._store: MooncakeStore | None = None
         self._ranks = scenario.node.data_parallel
-        self._stepper = Stepper(clock)
+        # One a clock: with connectors of their own replicas have to be processes.
+        self._stepper = Stepper(clock) if connect is None else None
         self._is_hybrid = scenario.balancing == "hybrid"
         self._group_of: dict[int, tuple[EngineGroup, int]] = {}  # and the number in it, by replica
         self._is_external = scenario.balancing == "external"
         if self._is_hybrid:
             num_nodes = scenario.num_nodes
             self.groups.append(EngineGroup(clock, scenario, step_time, self._ranks * num_nodes))
+
+    def follow_tokens(self, *, follow: bool) -> None:
+        """Whether requests may be sent at a first token or an end of another one."""
+        if self._stepper is not None:
+            self._stepper.stop_at_firsts(stop=follow)
 
     def target(self, replica: int) -> int:
         """What the fleet's routers call a replica: itself, or its node."""
