@@ -145,7 +145,8 @@ class Admission:
                     connector.load(sequence, hit.tokens, num_external)
                 else:
                     connector.admit(sequence)
-        self.waiting.put_back(deferred)
+        if deferred:
+            self.waiting.put_back(deferred)
         return blocked
 
     def _admit_loaded(self, plan: StepPlan, threshold: int) -> tuple[bool, Job | None]:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import simpy
 
+from kvsim.bundles import COMPILES
 from kvsim.cache.manager import Hit, KVCache
 from kvsim.cache.reasons import ELSEWHERE, LOST_BY_GROUP, NEVER_SEEN, SHARED_WITH, TAKER
 from kvsim.engine.carrying import Carrier
@@ -132,7 +133,7 @@ class Replica:
         self._tickets: dict[Job, Ticket] = {}
         self._steps: deque[Step] = deque()  # in flight, the oldest first
         self._num_calls = 0
-        self._gone: list[int] = []  # places of those that the step which ends has finished
+        self._outcomes: list[tuple[int, int]] = []  # of the step that ends: place and which
         self._woken = clock.event()
         self._offloading = offloading
         if offloading is not None:
@@ -140,7 +141,7 @@ class Replica:
         self._stepper: Stepper | None = None
         self._process: simpy.Process | None = None
         self._who = -1
-        plain = not one_by_one and pace is None and scheduler.can_drive
+        plain = COMPILES and not one_by_one and pace is None and scheduler.can_drive
         if stepper is not None and plain and (observer is None or not observer.counts_steps):
             self._stepper = stepper
             self._who = stepper.join(self, timeline_interval_s)
@@ -405,28 +406,33 @@ class Replica:
             outcome: see `kvsim.engine.stepping`.
             is_last: the step has no further ones.
         """
-        job, now_s = self.scheduler.running[place], self._clock.now
+        self._outcomes.append((place, outcome))
+        if not is_last:
+            return
+        # Whoever hears of one of them may go by what runs now.
+        outcomes, scheduler, now_s = self._outcomes, self.scheduler, self._clock.now
+        firsts = [scheduler.running[place] for place, what in outcomes if what & FIRST_TOKEN]
+        gone = [place for place, what in outcomes if what & FINISHED]
+        finished = [scheduler.running[place] for place in gone]
+        outcomes.clear()
+        scheduler.leave(gone)
         self.end_s = now_s
-        if outcome & FIRST_TOKEN:
+        for job in firsts:
             self._note_first(job, now_s)
-        if outcome & FINISHED:
-            self._gone.append(place)
+        for job in finished:
             self._finish(job, now_s)
-        if is_last and self._gone:
-            self.scheduler.leave(self._gone)
-            self._gone.clear()
 
     def take_state(self, state: list[int]) -> None:
         """How full the pool is now: free blocks, and so on, see `kvsim.engine.driving.POOL`."""
-        free, free_cached, running, waiting, *by_group = state
+        free, free_cached, *by_group = state
         by_group = by_group[: len(self.cache.config.groups)]
         self._timeline.add(
             self._clock.now,
             self.cache.config.num_blocks - 1 - free,
             sum(by_group),
             free,
-            running,
-            waiting,
+            len(self.scheduler.running),
+            len(self.scheduler.waiting),
             free_cached_blocks=free_cached,
             group_cached_blocks=by_group,
             utilization=NO_UTILIZATION,

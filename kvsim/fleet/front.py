@@ -170,6 +170,8 @@ class Front:
         """Requests that a router held back go where it says now."""
         for routed, target in decider.release(self._clock.now):
             self._send(self._held.pop(routed.request_id), target)
+        if not self._held:
+            self._nodes.follow_tokens(follow=False)
 
     def _route(self, sent: Sent) -> None:
         now_s = self._clock.now
@@ -193,6 +195,7 @@ class Front:
         target = decider.route(sent.routed, now_s)
         if target is None:
             self._held[sent.routed.request_id] = sent
+            self._nodes.follow_tokens(follow=True)
         else:
             self._send(sent, target)
 

@@ -157,6 +157,10 @@ class Nodes:
             num_nodes = scenario.num_nodes
             self.groups.append(EngineGroup(clock, scenario, step_time, self.ranks * num_nodes))
 
+    def follow_tokens(self, *, follow: bool) -> None:
+        """Whether requests may be sent at a first token or an end of another one."""
+        self._stepper.stop_at_firsts(stop=follow)
+
     def target(self, replica: int) -> int:
         """What the fleet's routers call a replica: itself, or its node."""
         return replica if self._is_external else replica // self.ranks
