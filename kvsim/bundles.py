@@ -23,7 +23,8 @@ types: Any = numba.types
 cgutils: Any = numba.core.cgutils
 typeof: Any = numba.typeof
 
-_WORD_BYTES = 8
+COMPILES = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
+"""Whether there is compiled code that a bundle could be handed to."""
 
 
 class Bundle:

@@ -48,7 +48,11 @@ class Clock(simpy.Environment):
             until: a time or an event to stop at; None for the end.
         """
         if until is not None:
-            return super().run(until)
+            try:
+                return super().run(until)
+            finally:
+                if self.stepper is not None:
+                    self.stepper.settle()
         queue: list[tuple[SimTime, int, int, Any]] = self._queue  # type: ignore[assignment]
         stepper = self.stepper
         while queue or (stepper is not None and stepper.due_s < math.inf):
@@ -75,7 +79,10 @@ class Clock(simpy.Environment):
         self._now = time_s
 
     def step(self) -> None:
-        """Let the next event or call happen."""
+        """Let the next event or call happen, and what is due before."""
+        stepper = self.stepper
+        while stepper is not None and stepper.due_s < self.peek():
+            stepper.advance(self.peek())
         if self._queue and not isinstance(self._queue[0][3], Event):
             self._now, _, _, call = heappop(self._queue)
             call()

@@ -117,13 +117,15 @@ def decode_horizon(
     core = assemble(arrays)
     settings, meter, foreseen = batch.settings, batch.meter, batch.foreseen
     meter[FORESEEN] = 0
+    outside = params.tables.outside
+    answered, beyond = outside[0], outside[1]
     num_steps = np.int64(FORESEEN_MAX)
     for i in range(num_running):
         sequence = core.tables.sequences[batch.slots[i]]
         num_steps = min(num_steps, sequence.end_tokens - sequence.num_tokens)
         batch.packed[0, i] = 1
         batch.packed[1, i] = sequence.num_computed
-    most_blocks = num_running * len(core.tables.groups)
+    most_blocks = most_decode_blocks(core, batch, num_running)
     free = core.pool.totals[FREE]
     ahead = meter[IN_FLIGHT]
     for step in range(num_steps):
@@ -131,7 +133,8 @@ def decode_horizon(
         planned = step + settings[DEPTH] - ahead - 1
         taken = 0
         for group in core.tables.groups:
-            taken += num_running * (planned // group.block_size + min(planned, 1))
+            blocks = planned // group.block_size + min(planned, 1)
+            taken += num_running * (blocks if group.states == 0 else 3 * blocks)
         if free - taken < most_blocks:
             break
         if step < ahead:
@@ -146,6 +149,7 @@ def decode_horizon(
         meter[FORESEEN] = step + 1
         if now_s >= limit_s:
             break
+    outside[0], outside[1] = answered, beyond  # who takes a step has it counted
     return now_s
 
 
@@ -361,6 +365,7 @@ def _glide(
     core = assemble(arrays)
     settings, meter, due = batch.settings, batch.meter, batch.due
     depth, totals = settings[DEPTH], core.pool.totals
+    counts_steps = params.tables.decode_batch.size > 0
     for i in range(num_running):
         sequence = core.tables.sequences[batch.slots[i]]
         due[COMPUTED_BEFORE, i] = sequence.num_computed
@@ -381,7 +386,7 @@ def _glide(
                 _take_token(arrays, batch, i, taken)
                 due[PLAN, i] = _next_plan(core, batch, i)
                 due[END, i] = _next_end(core, batch, i)
-        if number + taken < meter[FORESEEN]:
+        if number + taken < meter[FORESEEN] and not counts_steps:
             seconds = batch.foreseen[TAKES_S, number + taken]
         else:
             seconds = _decode_seconds(params, batch, num_running, taken)

@@ -97,8 +97,8 @@ NUM_TOLD, WHO, STOPS_AT_END, STOPS_AT_FIRST, METER_SIZE = range(5)
 
 # Kinds of rows of the tape, each with the replica behind it. Admitted: what the lookup answered. A
 # step has ended: its place among those that ran, what became of the request, and whether it is the
-# step's last such row. The state of the pool: blocks in use, free, free with a key; requests that
-# run and wait; then blocks with a key by group. Something stands in the log.
+# step's last such row. The state of the pool: free blocks, those of them with a
+# key, and blocks with a key by group. Something stands in the log.
 ADMITTED, OUTCOME, POOL, LOG = range(4)
 
 NEVER = np.inf
@@ -144,7 +144,7 @@ def _admit(
     core = assemble(arrays)
     meter, rules = lane.meter, lane.rules
     while meter[KNOWN] > 0 and batch.meter[BUDGET] > 0 and meter[NUM_RUNNING] < rules[MOST_RUNNING]:
-        row = lane.waiting[:, meter[HEAD]]
+        row = lane.waiting[meter[HEAD]]
         slot = row[SEAT]
         uids = lane.spans[0, row[START] : row[START] + row[NUM_SPANS]]
         ends = lane.spans[1, row[START] : row[START] + row[NUM_SPANS]]
@@ -243,7 +243,7 @@ def _tell_outcomes(
 
 
 @njit
-def _tell_pool(arrays: Arrays, lane: LaneArrays, all_of: Replicas, who: int, now_s: float) -> None:
+def _tell_pool(arrays: Arrays, all_of: Replicas, who: int, now_s: float) -> None:
     """Tell how full the pool is, and when that is to be told next."""
     core = assemble(arrays)
     totals, told = core.pool.totals, all_of.meter[NUM_TOLD]
@@ -251,10 +251,8 @@ def _tell_pool(arrays: Arrays, lane: LaneArrays, all_of: Replicas, who: int, now
     row[0], row[1] = POOL, who
     row[2] = totals[FREE]
     row[3] = totals[FREE_CACHED]
-    row[4] = lane.meter[NUM_RUNNING]
-    row[5] = lane.meter[NUM_WAITING]
     for group in range(len(core.tables.groups)):
-        row[6 + group] = totals[CACHED_BY_GROUP + group]
+        row[4 + group] = totals[CACHED_BY_GROUP + group]
     all_of.tape_s[told] = now_s
     all_of.meter[NUM_TOLD] += 1
     interval_s = all_of.times[INTERVAL, who]
@@ -326,7 +324,7 @@ def _begin(
     while True:
         num_running, num_waiting = meter[NUM_RUNNING], meter[NUM_WAITING]
         if num_running == 0 and num_waiting == 0 and batch.meter[IN_FLIGHT] == 0:
-            _tell_pool(arrays, lane, all_of, who, now_s)
+            _tell_pool(arrays, all_of, who, now_s)
             states[PHASE, who], times[DUE, who] = ASLEEP, NEVER
             return True
         if (
@@ -387,7 +385,7 @@ def advance(all_of: Replicas, until_s: float) -> float:
         totals = assemble(arrays).pool.totals
         phase, outcomes, has_ended = states[PHASE, who], 0, False
         if phase == WAKING:
-            _tell_pool(arrays, lane, all_of, who, now_s)
+            _tell_pool(arrays, all_of, who, now_s)
         elif phase == ENDING:
             has_ended = True
             if end_step(arrays, batch) > 0:
@@ -407,7 +405,7 @@ def advance(all_of: Replicas, until_s: float) -> float:
         if has_ended:
             states[PHASE, who], times[ENDED, who] = BETWEEN, now_s
             if now_s >= times[ENTRY, who]:
-                _tell_pool(arrays, lane, all_of, who, now_s)
+                _tell_pool(arrays, all_of, who, now_s)
         if len(totals) > LOG_LENGTH and totals[LOG_LENGTH] > 0 and states[LOGGED, who] == 0:
             states[LOGGED, who] = 1
             told = meter[NUM_TOLD]

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import simpy
 
+from kvsim.bundles import COMPILES
 from kvsim.cache.manager import Hit, KVCache
 from kvsim.cache.reasons import ELSEWHERE, LOST_BY_GROUP, NEVER_SEEN, SHARED_WITH, TAKER
 from kvsim.engine.carrying import Carrier
@@ -121,7 +122,6 @@ class Replica:
         self._pipeline = Pipeline(len(stages)) if stages else None
         self._observer = observer
         self._outside: set[Ticket] = set()  # tokenized and so on, before the scheduler hears of it
-        self._is_lost = False
         self._clock = clock
         self.step_time = step_time
         self._requests = requests
@@ -133,7 +133,7 @@ class Replica:
         self._tickets: dict[Job, Ticket] = {}
         self._steps: deque[Step] = deque()  # in flight, the oldest first
         self._num_calls = 0
-        self._gone: list[int] = []  # places of those that the step which ends has finished
+        self._outcomes: list[tuple[int, int]] = []  # of the step that ends: place and which
         self._woken = clock.event()
         self._offloading = offloading
         if offloading is not None:
@@ -141,7 +141,7 @@ class Replica:
         self._stepper: Stepper | None = None
         self._process: simpy.Process | None = None
         self._who = -1
-        plain = not one_by_one and pace is None and scheduler.can_drive
+        plain = COMPILES and not one_by_one and pace is None and scheduler.can_drive
         if stepper is not None and plain and (observer is None or not observer.counts_steps):
             self._stepper = stepper
             self._who = stepper.join(self, timeline_interval_s)
@@ -210,7 +210,6 @@ class Replica:
         Returns:
             The requests it had, in the order in which it has heard of them.
         """
-        self._is_lost = True
         if self._stepper is not None:
             self._stepper.leave(self._who)
         if self._process is not None:
@@ -219,6 +218,44 @@ class Replica:
         self._tickets.clear()
         self._outside.clear()
         return sorted(lost, key=lambda ticket: ticket.record.order)
+
+    def has(self, request_id: str) -> bool:
+        """Whether a request is here and has not ended."""
+        tickets = (*self._tickets.values(), *self._outside)
+        return any(ticket.request.request_id == request_id for ticket in tickets)
+
+    def drop(self, request_id: str) -> Ticket:
+        """Take out a request that waits or loads.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        self.cache.at(self._clock.now)
+        for ticket in self._outside:
+            if ticket.request.request_id == request_id:
+                self._outside.remove(ticket)
+                return ticket
+        job = self._job(request_id)
+        self.scheduler.give_up(job)
+        self._wake()
+        return self._tickets.pop(job)
+
+    def load_failed(self, request_id: str) -> int:
+        """A request's load will not arrive; it computes what it lacks.
+
+        Returns:
+            Tokens of its local hit that it keeps its blocks for; 0 where it begins anew.
+        """
+        self.cache.at(self._clock.now)
+        kept = self.scheduler.load_failed(self._job(request_id))
+        self._wake()
+        return kept
+
+    def _job(self, request_id: str) -> Job:
+        for job in self._tickets:
+            if job.request.request_id == request_id:
+                return job
+        raise KeyError(request_id)
 
     def _live(self) -> Generator[simpy.Event, None, None]:
         with contextlib.suppress(simpy.Interrupt):  # it is lost
@@ -234,7 +271,7 @@ class Replica:
 
     def _enter_later(self, ticket: Ticket) -> None:
         """The scheduler hears of a request after the work that is done outside of steps."""
-        if not self._is_lost:
+        if ticket in self._outside:
             self._outside.remove(ticket)
             self._enter(ticket)
 
@@ -369,28 +406,33 @@ class Replica:
             outcome: see `kvsim.engine.stepping`.
             is_last: the step has no further ones.
         """
-        job, now_s = self.scheduler.running[place], self._clock.now
+        self._outcomes.append((place, outcome))
+        if not is_last:
+            return
+        # Whoever hears of one of them may go by what runs now.
+        outcomes, scheduler, now_s = self._outcomes, self.scheduler, self._clock.now
+        firsts = [scheduler.running[place] for place, what in outcomes if what & FIRST_TOKEN]
+        gone = [place for place, what in outcomes if what & FINISHED]
+        finished = [scheduler.running[place] for place in gone]
+        outcomes.clear()
+        scheduler.leave(gone)
         self.end_s = now_s
-        if outcome & FIRST_TOKEN:
+        for job in firsts:
             self._note_first(job, now_s)
-        if outcome & FINISHED:
-            self._gone.append(place)
+        for job in finished:
             self._finish(job, now_s)
-        if is_last and self._gone:
-            self.scheduler.leave(self._gone)
-            self._gone.clear()
 
     def take_state(self, state: list[int]) -> None:
         """How full the pool is now: free blocks, and so on, see `kvsim.engine.driving.POOL`."""
-        free, free_cached, running, waiting, *by_group = state
+        free, free_cached, *by_group = state
         by_group = by_group[: len(self.cache.config.groups)]
         self._timeline.add(
             self._clock.now,
             self.cache.config.num_blocks - 1 - free,
             sum(by_group),
             free,
-            running,
-            waiting,
+            len(self.scheduler.running),
+            len(self.scheduler.waiting),
             free_cached_blocks=free_cached,
             group_cached_blocks=by_group,
             utilization=NO_UTILIZATION,
@@ -591,7 +633,7 @@ class Replica:
         record.full_hit_tokens = max(hit.tokens, hit.junction)
         record.misses = self._misses(job, hit.tokens + (record.cached_elsewhere_tokens or 0))
         record.hit_ended, record.group_hit_tokens = why_no_longer(
-            self.cache, record.prompt_tokens, hit
+            self.cache, job.sequence.num_prompt, hit
         )
 
     def _misses(self, job: Job, num_elsewhere: int) -> Misses | None:

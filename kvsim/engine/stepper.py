@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
+from kvsim.cache.manager import KVCache
 from kvsim.engine.clock import Clock
 from kvsim.engine.driving import (
     ADMITTED,
@@ -37,12 +38,46 @@ from kvsim.engine.driving import (
     advance,
 )
 from kvsim.engine.lanes import ROOM
+from kvsim.engine.scheduler import Scheduler
+from kvsim.times.step_time import StepTimeParams
 
-if TYPE_CHECKING:
-    from kvsim.engine.replica import Replica
-
-_COLUMNS_BEFORE_GROUPS = 6
+_COLUMNS_BEFORE_GROUPS = 4
 _SPARE_ROWS = 1 << 10
+
+
+class Stepped(Protocol):
+    """Who is stepped: a replica, see `kvsim.engine.replica.Replica` for what is meant."""
+
+    scheduler: Scheduler
+    step_time: StepTimeParams
+    next_entry_s: float
+    end_s: float
+    busy_s: float
+
+    @property
+    def cache(self) -> KVCache:
+        """Its prefix cache."""
+
+    def note_state(self) -> None:
+        """Enter the state of the pool now."""
+
+    def begin_step(self) -> float | None:
+        """Plan a step now; when the oldest one in flight ends, if it runs already."""
+
+    def end_step(self) -> None:
+        """The oldest step in flight ends now."""
+
+    def take_admitted(self, answer: list[int]) -> None:
+        """The first that waits was admitted now."""
+
+    def take_outcome(self, place: int, outcome: int, is_last: int) -> None:
+        """What became of a running request in the step that has ended now."""
+
+    def take_state(self, state: list[int]) -> None:
+        """How full the pool is now."""
+
+    def tell_log(self) -> None:
+        """What its log has of the past is to be read."""
 
 
 class Stepper:
@@ -60,7 +95,7 @@ class Stepper:
         """
         self.due_s = NEVER
         self._clock = clock
-        self._replicas: list[Replica] = []
+        self._replicas: list[Stepped] = []
         self._arrays = Replicas(
             np.zeros((0, 0), dtype=np.int64),
             np.zeros((STATE_ROWS, 0), dtype=np.int64),
@@ -71,7 +106,13 @@ class Stepper:
         )
         clock.stepper = self
 
-    def join(self, replica: Replica, interval_s: float) -> int:
+    @classmethod
+    def of(cls, clock: Clock) -> Stepper:
+        """The stepper of a clock; it has one at most."""
+        stepper = clock.stepper
+        return stepper if isinstance(stepper, cls) else cls(clock)
+
+    def join(self, replica: Stepped, interval_s: float) -> int:
         """A replica without requests is stepped from now on.
 
         Args:
@@ -121,7 +162,7 @@ class Stepper:
         self.due_s = min(self.due_s, float(times[DUE, who]))
 
     def stop_at_firsts(self, *, stop: bool) -> None:
-        """Whether somebody may do something at a first token or an end."""
+        """Whether somebody may do something at a first token or an end that nobody waits for."""
         self._arrays.meter[STOPS_AT_FIRST] = stop
 
     def advance(self, until_s: float) -> None:
@@ -129,13 +170,12 @@ class Stepper:
 
         It may stop before: what is told can lead to something that comes first.
         """
-        due_s = advance(self._arrays, float(until_s))
+        self.due_s = due_s = advance(self._arrays, float(until_s))
         self._tell()
         who = int(self._arrays.meter[WHO])
         if who >= 0:
             self._do_by_hand(who, due_s)
-            due_s = float(self._arrays.times[DUE].min())
-        self.due_s = due_s
+            self.due_s = float(self._arrays.times[DUE].min())
 
     def settle(self) -> None:
         """Enter what replicas have done so far."""
@@ -177,15 +217,19 @@ class Stepper:
             return
         # Nobody can be admitted while this is read: the tape stays as it is.
         rows, times = arrays.tape[:num].tolist(), arrays.tape_s[:num].tolist()
-        for (kind, who, *row), time_s in zip(rows, times, strict=True):
+        now_s = -1.0
+        for row, time_s in zip(rows, times, strict=True):
+            kind, who = row[0], row[1]
             replica = replicas[who]
-            clock.set_now(time_s)
-            if kind == ADMITTED:
-                replica.take_admitted(row)
-            elif kind == OUTCOME:
-                replica.take_outcome(*row[:3])
+            if time_s != now_s:
+                clock.set_now(time_s)
+                now_s = time_s
+            if kind == OUTCOME:
+                replica.take_outcome(row[2], row[3], row[4])
+            elif kind == ADMITTED:
+                replica.take_admitted(row[2:])
             elif kind == POOL:
-                replica.take_state(row)
+                replica.take_state(row[2:])
             elif kind == LOG:
                 arrays.states[LOGGED, who] = 0
                 replica.tell_log()
@@ -204,8 +248,6 @@ class Stepper:
             states[PHASE, who] = BETWEEN if due_s is None else ENDING
             if due_s is not None:
                 times[DUE, who] = due_s
-            if not replica.scheduler.has_work:
-                states[PHASE, who], times[DUE, who] = ASLEEP, NEVER
         times[ENTRY, who] = replica.next_entry_s
         states[BY_HAND, who] = not replica.scheduler.can_drive
         self._take_in(who)
