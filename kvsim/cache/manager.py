@@ -57,7 +57,14 @@ from kvsim.cache.hybrid import collect_group, hybrid_hit
 from kvsim.cache.loads import allocate_load, blocks_left, leave_windows, load_arrived
 from kvsim.cache.ordering import FreeOrder, Retainer
 from kvsim.cache.progress import note_leave
-from kvsim.cache.spec import FULL, MAMBA, MAX_BLOCKS, GroupSpec, scheduler_block_size
+from kvsim.cache.spec import (
+    FULL,
+    MAMBA,
+    MAX_BLOCKS,
+    SLIDING_WINDOW,
+    GroupSpec,
+    scheduler_block_size,
+)
 from kvsim.cache.state_blocks import (
     allocate_hybrid,
     allocate_hybrid_first,
@@ -161,6 +168,7 @@ class KVCache:
         asked_at: for each group, the place of its spec in the order of lookup.
         order: of the free queue, where it is none of the engine's.
         retainer: what is kept, where that is not by the engine's rules.
+        holds_longest: the longest sequence finds room when it is alone, and so does any other.
     """
 
     def __init__(self, config: CacheConfig) -> None:
@@ -254,6 +262,12 @@ class KVCache:
             if group.kind != MAMBA
         ]
         self._idle_slots: list[int] = []
+        # Of full attention and windows alone more tokens need no fewer blocks.
+        longest = config.max_model_len
+        self.holds_longest = {group.kind for group in groups} <= {FULL, SLIDING_WINDOW} and (
+            max(self.num_blocks_to_admit(longest), self.num_blocks_to_hold(longest))
+            < config.num_blocks
+        )
         self._offers_states = False
         # Full-attention groups that keep what their own lookup found, beyond the hit.
         self._uncut = [
@@ -486,11 +500,13 @@ class KVCache:
         """Whether it goes by the engine's own rules, by every hit cut alike, and nobody follows."""
         return not (self._has_states or self._uncut or self._policies or self._followers)
 
-    def hold_slot(self, content: Content) -> int:
-        """A slot for a sequence that compiled code may seat, with room for its spans."""
-        held = Sequence(content, content.num_tokens)
-        self._seat(held)
-        return held.slot
+    def hold_slot(self, num_spans: int) -> int:
+        """A slot for a sequence of so many spans that compiled code may seat."""
+        if not self._idle_slots:
+            self._add_slots()
+        if num_spans >= self.core.tables.spans.shape[2]:  # one more for the answer
+            self._widen_spans(2 * num_spans)
+        return self._idle_slots.pop()
 
     def let_go_of_slot(self, slot: int) -> None:
         """A slot that holds no blocks is free again."""
@@ -814,12 +830,7 @@ class KVCache:
 
     def _seat(self, sequence: Sequence) -> None:
         """Give a sequence a slot, with room for its spans."""
-        if not self._idle_slots:
-            self._add_slots()
-        content = sequence.content
-        if len(content.ends) >= self.core.tables.spans.shape[2]:  # one more for the answer
-            self._widen_spans(2 * len(content.ends))
-        sequence.slot = self._idle_slots.pop()
+        sequence.slot = self.hold_slot(len(sequence.content.ends))
         if sequence.owner >= 0:
             row = self.core.tables.sequences[sequence.slot]
             row["owner"], row["num_noted"] = sequence.owner, 0

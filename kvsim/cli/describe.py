@@ -45,8 +45,8 @@ def describe(
 ) -> None:
     """Say what keys, columns and figures mean, with their units.
 
-    Topics: keys (of a scenario), summary, tiers (in summary.json), requests and timeline
-    (.parquet), sweep (sweep.parquet) and reuse. Without a name, the topics.
+    Topics: keys (of a scenario), summary, tiers, fleets (in summary.json), requests and timeline
+    (.parquet), sweep (sweep.parquet), reuse and more. Without a name, all topics.
     """
     topics = _topics()
     if name is None:
@@ -65,16 +65,19 @@ def describe(
     if as_json:
         print_json({topic: dict(entries) for topic, (_, entries) in chosen.items()})
     elif name is None:
-        lines = [f"{topic:<10}{what} ({len(e)})" for topic, (what, e) in chosen.items()]
+        width = max(map(len, chosen)) + 1
+        lines = [f"{topic:<{width}}{what} ({len(e)})" for topic, (what, e) in chosen.items()]
         sys.stdout.write("\n".join([*lines, "", "kvsim describe TOPIC shows one."]) + "\n")
     else:
         sys.stdout.write("\n\n".join(_shown(topic) for topic in chosen.values()) + "\n")
 
 
 def _topics() -> dict[str, _Topic]:
+    from kvsim.metrics.fleet import EXPECTED_KEYS, FLEET_KEYS, LINK_KEYS, REPLICA_KEYS
+    from kvsim.metrics.handoff import HANDOFF_COLUMNS, POOLS_KEYS, SIDE_KEYS
     from kvsim.metrics.misses import MISS_REASONS
     from kvsim.metrics.overload import OVERLOAD_KEYS
-    from kvsim.metrics.records import REQUEST_COLUMNS, TIMELINE_COLUMNS
+    from kvsim.metrics.records import FLEET_COLUMNS, REQUEST_COLUMNS, TIMELINE_COLUMNS
     from kvsim.metrics.summary import SUMMARY_KEYS
     from kvsim.metrics.tiers import TIER_KEYS
     from kvsim.scenario.glossary import scenario_keys
@@ -92,11 +95,18 @@ def _topics() -> dict[str, _Topic]:
         "overload": _Topic("figures of an overload in summary.json", OVERLOAD_KEYS),
         "reasons": _Topic("why a prompt token was missed, of missed_tokens", MISS_REASONS),
         "tiers": _Topic("figures of each tier in summary.json", TIER_KEYS),
-        "requests": _Topic("columns of requests.parquet, a row a request", REQUEST_COLUMNS),
-        "timeline": _Topic("columns of timeline.parquet, a row a moment", TIMELINE_COLUMNS),
-        "sweep": _Topic(
-            "first columns of sweep.parquet, a row a run; axes and figures follow", RUN_COLUMNS
+        "fleets": _Topic("figures of a fleet in summary.json, under fleet", FLEET_KEYS),
+        "replicas": _Topic("figures of each replica of a fleet in summary.json", REPLICA_KEYS),
+        "links": _Topic("figures of each link of a fleet in summary.json", LINK_KEYS),
+        "expected_hits": _Topic("hits that routers of a fleet expected", EXPECTED_KEYS),
+        "handoffs": _Topic("figures of prefill and decode apart, under fleet.pools", POOLS_KEYS),
+        "sides": _Topic("figures of either side of these", SIDE_KEYS),
+        "requests": _Topic(
+            "columns of requests.parquet, a row a request, with fleets'",
+            {**REQUEST_COLUMNS, **FLEET_COLUMNS, **HANDOFF_COLUMNS},
         ),
+        "timeline": _Topic("columns of timeline.parquet, a row a moment", TIMELINE_COLUMNS),
+        "sweep": _Topic("first columns of sweep.parquet; axes and figures follow", RUN_COLUMNS),
         "reuse": _Topic("columns of kvsim.study.reuse: what a workload offers", REUSE_COLUMNS),
     }
 

@@ -147,7 +147,7 @@ def _replicas(runs: Runs, choices: _Choices) -> Any:
 
 def _side_by_side(runs: Runs, choices: _Choices, draw: str) -> Any:
     from kvsim import plots
-    from kvsim.plots.policies import MOST_BARS
+    from kvsim.plots.bars import MOST_BARS
     from kvsim.study.runs import mean_rows
 
     rows = mean_rows(_beside(runs))
@@ -200,6 +200,13 @@ def _of_one(draw: Callable[[Any, RunResult, str], Any]) -> Callable[[Runs, _Choi
     return drawn
 
 
+def _links(plots: Any, result: RunResult, name: str | None) -> Any:
+    from kvsim.study.fleets import is_fleet
+
+    draw = plots.links_by_bytes if is_fleet(result) else plots.link_utilization
+    return draw(result, name=name)
+
+
 _ONE = ("--run",)
 _KINDS: dict[str, _Kind] = {
     "policies": _Kind(_policies, "hits, TTFT, bytes stored or blocks evicted, a bar a run"),
@@ -229,8 +236,8 @@ _KINDS: dict[str, _Kind] = {
     ),
     "tiers": _Kind(_tiers, "bytes stored to and loaded from each tier"),
     "links": _Kind(
-        _of_one(lambda plots, result, name: plots.link_utilization(result, name=_called(name))),
-        "one run: how busy the links are over time",
+        _of_one(lambda plots, result, name: _links(plots, result, _called(name))),
+        "one run: how busy the links are; of a fleet, bytes by link",
         _ONE,
     ),
     "replicas": _Kind(_replicas, "one fleet: requests and hit rate by replica over time", _ONE),

@@ -28,6 +28,8 @@ from kvsim.errors import KvsimError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from kvsim.scenario import Scenario
+
 _MOST_TABLES = 4  # of replicas, one a variant
 
 
@@ -107,7 +109,7 @@ def run(
     if as_json and summaries:
         print_json({"variants": summaries})
     elif summaries:
-        _show(summaries, out_dir, wide, why=why)
+        _show(summaries, out_dir, wide, why=why, note=_whole_note(variants, jobs))
     for text, names in failures.items():
         where = "" if len(names) == len(variants) else f"variants.{', '.join(names)}: "
         complain(KvsimError(f"{where}{text}"))
@@ -115,8 +117,23 @@ def run(
         raise typer.Exit(2)
 
 
+def _whole_note(variants: Mapping[str, Scenario], jobs: int | None) -> str | None:
+    """Why a fleet alone on several cores ran on one of them; None where it did not."""
+    from kvsim.fleet.parts import whole_note
+    from kvsim.study.parallel import num_cores
+
+    if len(variants) > 1 or (jobs or num_cores()) < 2:
+        return None
+    return whole_note(next(iter(variants.values())))
+
+
 def _show(
-    summaries: Mapping[str, Mapping[str, Any]], out_dir: Path, wide: bool, *, why: bool
+    summaries: Mapping[str, Mapping[str, Any]],
+    out_dir: Path,
+    wide: bool,
+    *,
+    why: bool,
+    note: str | None,
 ) -> None:
     from kvsim.results.tables import notes_by_name, summary_table
 
@@ -133,6 +150,8 @@ def _show(
     warnings = {name: summary["warnings"] for name, summary in summaries.items()}
     for warning in notes_by_name(warnings):
         console.print(f"Note: {warning}", style="yellow", highlight=False, markup=False)
+    if note is not None:
+        console.print(note, style="dim", highlight=False, markup=False)
     console.print(f"Results: {out_dir}", highlight=False, markup=False, soft_wrap=True)
 
 

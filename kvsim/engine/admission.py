@@ -9,7 +9,7 @@ import numpy as np
 from kvsim.cache.manager import Hit, KVCache
 from kvsim.cache.misses import MissLedger
 from kvsim.cache.reasons import AWAITED, LOST_WITH_HOLDER, NOT_COMPUTED
-from kvsim.cache.spec import MAMBA
+from kvsim.cache.spec import FULL, MAMBA
 from kvsim.engine.jobs import Counters, Job, Load, SchedulerConfig, StepPlan
 from kvsim.engine.stepping import BUDGET, batch_for
 from kvsim.engine.waiting import WaitingQueue
@@ -201,8 +201,31 @@ class Admission:
             found[NOT_COMPUTED] = 0
         job.misses = found
 
-    def _give_up(self, job: Job) -> None:
-        """Forget a request that nothing will ever make room for."""
+    def load_failed(self, job: Job) -> int:
+        """A request's load will not arrive.
+
+        With one group of full attention it keeps its blocks and computes what lies beyond its own
+        hit. Else, and without a hit, it gives them back and is the next to be looked up again.
+        (vLLM 0.33.0: v1/core/sched/scheduler.py, `_update_waiting_for_remote_kv`.)
+
+        Returns:
+            Tokens of the hit that it keeps; 0 where it gives its blocks back.
+        """
+        load = next(load for load in self.loading if load.job is job)
+        sequence, kept = job.sequence, load.hit.tokens
+        job.num_external = 0
+        groups = self.cache.config.groups
+        if kept and len(groups) == 1 and groups[0].kind == FULL:
+            self.cache.core.tables.sequences["num_computed"][sequence.slot] = kept
+            load.has_arrived = load.is_cached = True
+            return kept
+        self.loading.remove(load)
+        self.cache.free(sequence)
+        self.waiting.put_back([job])
+        return 0
+
+    def give_up(self, job: Job) -> None:
+        """Forget a request that does not run: nothing will make room for it, or it is lost."""
         if job in self.waiting:
             self.waiting.remove(job)
         self.loading = [load for load in self.loading if load.job is not job]

@@ -125,7 +125,7 @@ def decode_horizon(
         num_steps = min(num_steps, sequence.end_tokens - sequence.num_tokens)
         batch.packed[0, i] = 1
         batch.packed[1, i] = sequence.num_computed
-    most_blocks = num_running * len(core.tables.groups)
+    most_blocks = most_decode_blocks(core, batch, num_running)
     free = core.pool.totals[FREE]
     ahead = meter[IN_FLIGHT]
     for step in range(num_steps):
@@ -133,7 +133,8 @@ def decode_horizon(
         planned = step + settings[DEPTH] - ahead - 1
         taken = 0
         for group in core.tables.groups:
-            taken += num_running * (planned // group.block_size + min(planned, 1))
+            blocks = planned // group.block_size + min(planned, 1)
+            taken += num_running * (blocks if group.states == 0 else 3 * blocks)
         if free - taken < most_blocks:
             break
         if step < ahead:

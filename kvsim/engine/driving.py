@@ -144,7 +144,7 @@ def _admit(
     core = assemble(arrays)
     meter, rules = lane.meter, lane.rules
     while meter[KNOWN] > 0 and batch.meter[BUDGET] > 0 and meter[NUM_RUNNING] < rules[MOST_RUNNING]:
-        row = lane.waiting[:, meter[HEAD]]
+        row = lane.waiting[meter[HEAD]]
         slot = row[SEAT]
         uids = lane.spans[0, row[START] : row[START] + row[NUM_SPANS]]
         ends = lane.spans[1, row[START] : row[START] + row[NUM_SPANS]]

@@ -16,9 +16,9 @@ from kvsim.engine.stepping import Batch, batch_for
 from kvsim.engine.waiting import WaitingQueue
 from kvsim.times.step_time import StepTimeParams, constant_step_time
 
-# Rows of `LaneArrays.waiting`: the slot that a request will have, tokens of its prompt, uid of its
-# answer, its length at the end, and where its spans are.
-SEAT, NUM_PROMPT, OUTPUT_UID, END_TOKENS, START, NUM_SPANS, WAITING_ROWS = range(7)
+# Columns of `LaneArrays.waiting`: the slot that a request will have, tokens of its prompt, uid of
+# its answer, its length at the end, and where its spans are.
+SEAT, NUM_PROMPT, OUTPUT_UID, END_TOKENS, START, NUM_SPANS, WAITING_COLUMNS = range(7)
 
 # Entries of `LaneArrays.meter`: place of the first that waits, how many are known, how many wait in
 # all, how many run.
@@ -37,7 +37,7 @@ class LaneArrays(NamedTuple):
     """Who waits, and what has been done, for compiled code.
 
     Attributes:
-        waiting: int64 [`WAITING_ROWS`, `ROOM`], a ring.
+        waiting: int64 [`ROOM`, `WAITING_COLUMNS`], a ring.
         spans: int64 [2, spans]: uids and ends of the prompts of those.
         meter: int64 [`METER_SIZE`].
         rules: int64 [`RULES_SIZE`].
@@ -59,7 +59,7 @@ def _make_lane(config: SchedulerConfig, *, spares_lone: bool) -> LaneArrays:
     rules[WHOLE_PROMPT] = config.reserve_whole_prompt
     rules[WATERMARK] = config.watermark_blocks
     return LaneArrays(
-        np.zeros((WAITING_ROWS, ROOM), dtype=np.int64),
+        np.zeros((ROOM, WAITING_COLUMNS), dtype=np.int64),
         np.zeros((2, _SPANS), dtype=np.int64),
         np.zeros(METER_SIZE, dtype=np.int64),
         rules,
@@ -113,8 +113,7 @@ class Lane:
                 if job.num_preemptions:
                     break
                 self._append(job)
-        meter = self.arrays.meter
-        meter[KNOWN], meter[NUM_WAITING], meter[NUM_RUNNING] = len(known), num_waiting, num_running
+        self.arrays.meter[KNOWN : NUM_RUNNING + 1] = len(known), num_waiting, num_running
 
     def words(self, params: StepTimeParams, batch: Batch) -> Ints | None:
         """What compiled code is handed, where that is other than before."""
@@ -142,10 +141,10 @@ class Lane:
         arrays.spans[0, start : start + num] = content.uids
         arrays.spans[1, start : start + num] = content.ends
         self._end = start + num
-        slot = self._cache.hold_slot(content)
+        slot = self._cache.hold_slot(num)
         num_prompt = request.num_prompt_tokens
         place = (int(arrays.meter[HEAD]) + len(self._known)) % ROOM
-        arrays.waiting[:, place] = (
+        arrays.waiting[place] = (
             slot,
             num_prompt,
             request.output_uid,
@@ -165,7 +164,7 @@ class Lane:
         for number, content in enumerate(contents):
             end = start + len(content.ends)
             spans[0, start:end], spans[1, start:end] = content.uids, content.ends
-            arrays.waiting[START, (head + number) % ROOM] = start
+            arrays.waiting[(head + number) % ROOM, START] = start
             start = end
         self._end = start
         self.arrays = arrays._replace(spans=spans)

@@ -9,7 +9,7 @@ has something to carry, so when it has carried everything does not depend on the
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 
 from simpy.events import Event
@@ -44,6 +44,14 @@ class Link:
     def carry(self, direction: str, num_bytes: float) -> Event:
         """Begin a transfer now; the event happens when its last byte has arrived."""
         return self._lanes[direction].carry(num_bytes)
+
+    def give_up(self, direction: str, transfer: Event) -> None:
+        """What ``carry`` began goes no further; its event never happens.
+
+        Others get its part of the bandwidth from now on. On a link that carries one after another
+        they keep their turns, and it is busy as if nothing had been given up.
+        """
+        self._lanes[direction].give_up(transfer)
 
     def carried_bytes(self, direction: str) -> float:
         """Bytes carried up to now; of a transfer under way the part that is."""
@@ -87,6 +95,9 @@ class _Lane:
     def carry(self, num_bytes: float) -> Event:
         raise NotImplementedError
 
+    def give_up(self, transfer: Event) -> None:
+        """A transfer goes no further."""
+
     def _begin(self, num_bytes: float) -> None:
         """Count a transfer; the lane is busy for it in any case."""
         self._begun_bytes += num_bytes
@@ -124,6 +135,18 @@ class _FairLane(_Lane):
         heappush(self._under_way, (self._given_bytes + num_bytes, next(self._number), arrived))
         self._plan()
         return arrived
+
+    def give_up(self, transfer: Event) -> None:
+        self._give()
+        for place, (needed, _, arrived) in enumerate(self._under_way):
+            if arrived is transfer:
+                missing = max(0.0, needed - self._given_bytes)
+                self._begun_bytes -= missing
+                self._busy_until_s -= missing / self.bytes_per_s
+                del self._under_way[place]
+                heapify(self._under_way)
+                self._plan()
+                return
 
     def _give(self) -> None:
         now_s = self.clock.now

@@ -18,6 +18,8 @@ def why_never(cache: KVCache, request: Request) -> str | None:
     """Why a request could not run even alone, or None."""
     num_tokens = request.num_prompt_tokens + request.num_output_tokens
     config = cache.config
+    if num_tokens <= config.max_model_len and cache.holds_longest:
+        return None
     if num_tokens > config.max_model_len:
         return (
             f"{request.num_prompt_tokens} prompt and {request.num_output_tokens} output tokens "
@@ -39,10 +41,10 @@ def why_no_longer(
     """Why a hit ended where it did, and the reach of each group where they differ."""
     if not cache.config.enable_caching:
         return "caching is off", None
-    reach = cache.reach_by_group(hit)
     most = (prompt_tokens - 1) // cache.alignment_tokens * cache.alignment_tokens
     if hit.tokens >= most:
         return "end of prompt", None
+    reach = cache.reach_by_group(hit)
     # The first group that can serve no more than the hit is the one that ended it.
     group = min(range(len(reach)), key=lambda g: (reach[g] > hit.tokens, cache.asked_at[g]))
     kind = cache.config.groups[group].kind

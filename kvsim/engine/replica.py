@@ -122,7 +122,6 @@ class Replica:
         self._pipeline = Pipeline(len(stages)) if stages else None
         self._observer = observer
         self._outside: set[Ticket] = set()  # tokenized and so on, before the scheduler hears of it
-        self._is_lost = False
         self._clock = clock
         self.step_time = step_time
         self._requests = requests
@@ -211,7 +210,6 @@ class Replica:
         Returns:
             The requests it had, in the order in which it has heard of them.
         """
-        self._is_lost = True
         if self._stepper is not None:
             self._stepper.leave(self._who)
         if self._process is not None:
@@ -220,6 +218,44 @@ class Replica:
         self._tickets.clear()
         self._outside.clear()
         return sorted(lost, key=lambda ticket: ticket.record.order)
+
+    def has(self, request_id: str) -> bool:
+        """Whether a request is here and has not ended."""
+        tickets = (*self._tickets.values(), *self._outside)
+        return any(ticket.request.request_id == request_id for ticket in tickets)
+
+    def drop(self, request_id: str) -> Ticket:
+        """Take out a request that waits or loads.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        self.cache.at(self._clock.now)
+        for ticket in self._outside:
+            if ticket.request.request_id == request_id:
+                self._outside.remove(ticket)
+                return ticket
+        job = self._job(request_id)
+        self.scheduler.give_up(job)
+        self._wake()
+        return self._tickets.pop(job)
+
+    def load_failed(self, request_id: str) -> int:
+        """A request's load will not arrive; it computes what it lacks.
+
+        Returns:
+            Tokens of its local hit that it keeps its blocks for; 0 where it begins anew.
+        """
+        self.cache.at(self._clock.now)
+        kept = self.scheduler.load_failed(self._job(request_id))
+        self._wake()
+        return kept
+
+    def _job(self, request_id: str) -> Job:
+        for job in self._tickets:
+            if job.request.request_id == request_id:
+                return job
+        raise KeyError(request_id)
 
     def _live(self) -> Generator[simpy.Event, None, None]:
         with contextlib.suppress(simpy.Interrupt):  # it is lost
@@ -235,7 +271,7 @@ class Replica:
 
     def _enter_later(self, ticket: Ticket) -> None:
         """The scheduler hears of a request after the work that is done outside of steps."""
-        if not self._is_lost:
+        if ticket in self._outside:
             self._outside.remove(ticket)
             self._enter(ticket)
 
@@ -602,7 +638,7 @@ class Replica:
         record.full_hit_tokens = max(hit.tokens, hit.junction)
         record.misses = self._misses(job, hit.tokens + (record.cached_elsewhere_tokens or 0))
         record.hit_ended, record.group_hit_tokens = why_no_longer(
-            self.cache, record.prompt_tokens, hit
+            self.cache, job.sequence.num_prompt, hit
         )
 
     def _misses(self, job: Job, num_elsewhere: int) -> Misses | None:

@@ -170,7 +170,7 @@ class Scheduler(Admission):
         if not plan.preempted:
             blocked = self._admit(plan, threshold, defer_prefills)
             if blocked is not None and self._nothing_will_free:
-                self._give_up(blocked)
+                self.give_up(blocked)
                 plan.stuck = blocked
         if self.connector is not None:
             plan.transfers = self.connector.build([job.sequence for job, _ in self.scheduled()])

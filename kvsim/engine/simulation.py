@@ -275,7 +275,7 @@ def simulate(
         timeline=timeline,
         one_by_one=one_by_one,
         coarse_tokens=workload.block_tokens,
-        stepper=Stepper(clock),
+        stepper=Stepper.of(clock),
     )
     told = on_progress or (lambda share: None)
     feed(clock, workload, engine.replica, told)
@@ -348,7 +348,7 @@ def make_engine(
     number: int | None = None,
     pace: Pace | None = None,
     observer: Observer | None = None,
-    connect: Callable[[KVCache], Tiers] | None = None,
+    connect: Callable[[KVCache, Tiers | None], Tiers] | None = None,
     shared: SharedTiers | None = None,
     coarse_tokens: int | None = None,
     stepper: Stepper | None = None,
@@ -368,15 +368,14 @@ def make_engine(
         observer: looks at it before and after steps.
         shared: tiers that it uses together with others.
         coarse_tokens: that an id of the trace stands for; None where content is exact.
-        connect: makes what its connector goes to, in place of the scenario's tiers.
+        connect: makes what its connector goes to, of its cache and the scenario's tiers.
         stepper: steps it, if it is a plain one.
     """
     cache = make_cache(scenario, log_entries)
     tell_costs(cache, step_time)
-    if connect is None:
-        tiers = make_tiers(scenario, clock, cache, step_time, shared)
-    else:
-        tiers = connect(cache)
+    tiers = make_tiers(scenario, clock, cache, step_time, shared)
+    if connect is not None:
+        tiers = connect(cache, tiers)
     misses = None
     if scenario.output.reasons and scenario.cache.enable_prefix_caching:
         misses = MissLedger(cache, coarse_tokens)

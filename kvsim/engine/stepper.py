@@ -110,6 +110,12 @@ class Stepper:
         )
         clock.stepper = self
 
+    @classmethod
+    def of(cls, clock: Clock) -> Stepper:
+        """The stepper of a clock; it has one at most."""
+        stepper = clock.stepper
+        return stepper if isinstance(stepper, cls) else cls(clock)
+
     def join(self, replica: Stepped, interval_s: float) -> int:
         """A replica without requests is stepped from now on.
 
@@ -230,16 +236,20 @@ class Stepper:
             return
         # Nobody can be admitted while this is read: the tape stays as it is.
         rows, times = arrays.tape[:num].tolist(), arrays.tape_s[:num].tolist()
-        for (kind, who, *row), time_s in zip(rows, times, strict=True):
+        now_s = -1.0
+        for row, time_s in zip(rows, times, strict=True):
+            kind, who = row[0], row[1]
             replica = replicas[who]
-            clock.set_now(time_s)
-            if kind == ADMITTED:
-                replica.take_admitted(row)
-            elif kind == OUTCOME:
-                if replica.take_outcome(*row[:3]):
+            if time_s != now_s:
+                clock.set_now(time_s)
+                now_s = time_s
+            if kind == OUTCOME:
+                if replica.take_outcome(row[2], row[3], row[4]):
                     self._go_on_later(who)
+            elif kind == ADMITTED:
+                replica.take_admitted(row[2:])
             elif kind == POOL:
-                replica.take_state(row)
+                replica.take_state(row[2:])
             elif kind == LOG:
                 arrays.states[LOGGED, who] = 0
                 replica.tell_log()

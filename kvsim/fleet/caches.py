@@ -120,6 +120,11 @@ class FleetCaches:
         for post in self._posts:
             post.deliver(now_s)
 
+    @property
+    def num_under_way(self) -> int:
+        """Messages of caches that are on their way to a router; all hear of each."""
+        return sum(post.num_under_way for post in self._posts) // max(1, len(self._posts))
+
     def cached_tokens(self, content: Content, replica: int) -> int:
         """Leading tokens of a prompt that a replica would find now."""
         cache = self._caches.get(replica)

@@ -52,6 +52,11 @@ class EventPost:
         self._buckets: Ints = np.zeros(1, np.int64)
         self._grow(1 << 10)
 
+    @property
+    def num_under_way(self) -> int:
+        """Messages that have not come yet."""
+        return int(self._messages[0, _COUNT])
+
     def collect(self, log: Ints, target: int, now_ns: int) -> None:
         """Put on its way what stands in a log; the log stays as it is.
 

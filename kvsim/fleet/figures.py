@@ -68,6 +68,7 @@ class FleetCounts:
         events_after_s: how late routers learn what caches hold, or None.
         num_dummy_steps: of ranks.
         links: what each has carried.
+        under_way: messages of caches that had not reached a router, a value a decision.
     """
 
     lives: list[LifeCounts]
@@ -78,6 +79,7 @@ class FleetCounts:
     events_after_s: float | None
     num_dummy_steps: int
     links: list[LinkFigures]
+    under_way: Sequence[int] = ()
 
 
 def count_fleet(scenario: Scenario, nodes: Nodes, front: Front, caches: FleetCaches) -> FleetCounts:
@@ -92,6 +94,7 @@ def count_fleet(scenario: Scenario, nodes: Nodes, front: Front, caches: FleetCac
         front.sees.events_after_s,
         sum(g.pace.num_dummies for g in nodes.groups if g.pace is not None),
         _count_links(scenario, nodes),
+        front.under_way,
     )
 
 
@@ -131,6 +134,8 @@ def _count_links(scenario: Scenario, nodes: Nodes) -> list[LinkFigures]:
                 None if is_shared else life.replica,
                 stored + (0.0 if before is None else before.stored_bytes),
                 loaded + (0.0 if before is None else before.loaded_bytes),
+                copies * link.spec.store_bytes_per_s * link.spec.efficiency,
+                copies * link.spec.load_bytes_per_s * link.spec.efficiency,
             )
     return in_order(carried.values())
 
@@ -164,6 +169,8 @@ def fleet_figures(
         duplicate_tokens=counted.duplicate_tokens,
         ages_s=counted.ages_s,
         events_after_s=counted.events_after_s,
+        under_way=counted.under_way,
+        hit_unit_tokens=scenario.scheduler_block_tokens,
         num_lost=sum(event.lose is not None for event in events),
         num_dummy_steps=counted.num_dummy_steps,
         gpu_hours=scenario.node.gpus * up_s / _SECONDS_AN_HOUR,
@@ -217,13 +224,16 @@ def add_counters(counters: Sequence[RunCounters], end_s: float) -> RunCounters:
                     for x, y in zip(value, more, strict=True)
                 ]
             elif name == "tiers":
-                value = tuple(_tier(a, b) for a, b in zip(value, more, strict=True))
+                if value and more:  # else a pool has none
+                    more = tuple(_tier(a, b) for a, b in zip(value, more, strict=True))
+                value = more or value
             else:
                 value = value + more
             setattr(total, name, value)
     total.simulated_s = end_s
     if total.tiers:
-        total.tiers = tuple(_mean(tier, len(counters)) for tier in total.tiers)
+        num = sum(bool(one.tiers) for one in counters)
+        total.tiers = tuple(_mean(tier, num) for tier in total.tiers)
     return total
 
 

@@ -90,6 +90,8 @@ class Front:
     Attributes:
         num_refused: requests refused here, because no node was left.
         ages_s: for every decision, how old the counts were that it saw of the chosen.
+        under_way: for every decision of a router that goes by events, how many messages of caches
+            had not reached it.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Front:
         self.num_refused = 0
         self._others_apart = others_apart
         self.ages_s = array("d")
+        self.under_way = array("q")
         self._clock = clock
         self._nodes = nodes
         self._deciders = deciders
@@ -128,6 +131,7 @@ class Front:
         self._last_loss = ""
         sees = self.sees
         self._scraped_every_s = sees.scraped_every_s
+        self._sees_events = sees.events_after_s is not None
         self._sees_counts = sees.published or sees.scraped_every_s is not None
         self._is_scraping = False
         self._num_scraped = 0
@@ -190,7 +194,7 @@ class Front:
         sent.decider = decider
         target = decider.route(sent.routed, now_s)
         if target is None:
-            self._held[sent.request.request_id] = sent
+            self._held[sent.routed.request_id] = sent
             self._nodes.follow_tokens(follow=True)
         else:
             self._send(sent, target)
@@ -207,6 +211,9 @@ class Front:
         if self._sees_counts:
             age_s = now_s - float(sent.decider.views.counted_at_s[target])
             self.ages_s.append(min(age_s, now_s))
+        if self._sees_events:
+            self.under_way.append(nodes.caches.num_under_way)
+        sent.record.expected_hit_tokens = sent.routed.expected_hit_tokens
         sent.client = None
         replica = target
         node = nodes.there[number]
@@ -217,7 +224,12 @@ class Front:
         caches, content = nodes.caches, sent.request.content
         sent.record.cached_elsewhere_tokens = caches.cached_elsewhere(content, replica)
         caches.note_duplicates()
-        nodes.replica(replica).submit(sent.request, sent.done, record=sent.record, watcher=sent)
+        request = self._as_run(sent.request)
+        nodes.replica(replica).submit(request, sent.done, record=sent.record, watcher=sent)
+
+    def _as_run(self, request: Request) -> Request:
+        """What its replica makes of a request."""
+        return request
 
     def _refuse(self, sent: Sent, reason: str) -> None:
         sent.record.refused = reason
@@ -284,12 +296,19 @@ class Front:
             sent.forget(now_s)
             again.append(sent)
         for sent in again:
-            if resend:
-                sent.record.begin_again()
-                self._route(sent)
-            else:
-                self._refuse(sent, f"its node was lost at {now_s:g} s")
+            self._take_care(sent, f"its node was lost at {now_s:g} s", resend=resend)
         self._give_up_held()
+
+    def _take_care(self, sent: Sent, reason: str, *, resend: bool) -> None:
+        """A request that its node will not answer is sent again, or refused."""
+        if resend:
+            self._send_again(sent)
+        else:
+            self._refuse(sent, reason)
+
+    def _send_again(self, sent: Sent) -> None:
+        sent.record.begin_again()
+        self._route(sent)
 
     def note_end(self, node: Node) -> None:
         """A request of a node has ended; if it was the last of one that drains, the node leaves."""

@@ -104,6 +104,7 @@ class Nodes:
         all: every node that was ever started, those that are gone too.
         there: nodes by number that are there, draining ones too.
         groups: every engine there ever was.
+        ranks: of a node.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Nodes:
         caches: FleetCaches,
         *,
         one_by_one: bool,
-        connect: Callable[[int, KVCache], Tiers] | None = None,
+        connect: Callable[[int, KVCache, Tiers | None], Tiers] | None = None,
         coarse_tokens: int | None = None,
     ) -> None:
         """Without nodes.
@@ -127,7 +128,8 @@ class Nodes:
             requests: where ended requests are entered.
             caches: told of every replica.
             one_by_one: an event for every step.
-            connect: makes what a replica's connector goes to, in place of the scenario's tiers.
+            connect: makes what a replica's connector goes to, of its cache and the scenario's
+                tiers.
             coarse_tokens: that an id of the trace stands for; None where content is exact.
         """
         self.caches = caches
@@ -146,38 +148,36 @@ class Nodes:
         if caches.reads_logs:
             self._log_entries = LOG_ENTRIES_A_BLOCK * derive_blocks(scenario).num_blocks
         self._store: MooncakeStore | None = None
-        self._ranks = scenario.node.data_parallel
-        # One a clock: with connectors of their own replicas have to be processes.
-        self._stepper = Stepper(clock) if connect is None else None
+        self.ranks = scenario.node.data_parallel
+        self._stepper = Stepper.of(clock)
         self._is_hybrid = scenario.balancing == "hybrid"
         self._group_of: dict[int, tuple[EngineGroup, int]] = {}  # and the number in it, by replica
         self._is_external = scenario.balancing == "external"
         if self._is_hybrid:
             num_nodes = scenario.num_nodes
-            self.groups.append(EngineGroup(clock, scenario, step_time, self._ranks * num_nodes))
+            self.groups.append(EngineGroup(clock, scenario, step_time, self.ranks * num_nodes))
 
     def follow_tokens(self, *, follow: bool) -> None:
         """Whether requests may be sent at a first token or an end of another one."""
-        if self._stepper is not None:
-            self._stepper.stop_at_firsts(stop=follow)
+        self._stepper.stop_at_firsts(stop=follow)
 
     def target(self, replica: int) -> int:
         """What the fleet's routers call a replica: itself, or its node."""
-        return replica if self._is_external else replica // self._ranks
+        return replica if self._is_external else replica // self.ranks
 
     def targets(self, node: int) -> list[int]:
         """What they can choose on a node."""
         if not self._is_external:
             return [node]
-        return list(range(node * self._ranks, (node + 1) * self._ranks))
+        return list(range(node * self.ranks, (node + 1) * self.ranks))
 
     def node_of(self, target: int) -> int:
         """The number of a target's node."""
-        return target // self._ranks if self._is_external else target
+        return target // self.ranks if self._is_external else target
 
     def replica_number(self, node: Node, rank: int) -> int:
         """The number of one of a node's replicas."""
-        return node.number * self._ranks + rank
+        return node.number * self.ranks + rank
 
     def has_target(self, target: int) -> bool:
         """Whether a target is there."""
@@ -187,12 +187,12 @@ class Nodes:
         """The replicas behind a target."""
         lives = self.there[self.node_of(target)].lives
         if self._is_external:
-            lives = [lives[target % self._ranks]]
+            lives = [lives[target % self.ranks]]
         return [life.engine.replica for life in lives]
 
     def add(self, number: int, start_s: float) -> Node:
         """A node takes requests from now on; it was started at ``start_s``."""
-        scenario, ranks = self._scenario, self._ranks
+        scenario, ranks = self._scenario, self.ranks
         if self._is_hybrid:
             (group,) = self.groups
             first = number * ranks
@@ -251,8 +251,8 @@ class Nodes:
 
     def replica(self, number: int) -> Replica:
         """A replica that is there."""
-        node = self.there[number // self._ranks]
-        return node.lives[number % self._ranks].engine.replica
+        node = self.there[number // self.ranks]
+        return node.lives[number % self.ranks].engine.replica
 
     @property
     def counts_steps(self) -> bool:

@@ -40,10 +40,6 @@ def why_whole(scenario: Scenario) -> str | None:
         return "it is one node"
     if fleet.events:
         return "nodes come or go (fleet.events)"
-    if scenario.output.compare_caches:
-        return "what caches hold is compared (output.compare_caches)"
-    if scenario.output.reasons:
-        return "it is noted why tokens are missed (output.reasons)"
     if scenario.balancing == "hybrid":
         return "the ranks of all nodes are one engine (fleet.balancing: hybrid)"
     if isinstance(scenario.offload, MooncakeOffload):
@@ -57,7 +53,29 @@ def why_whole(scenario: Scenario) -> str | None:
     by_session = len(deciders) == 1 and deciders[0].router.by_session
     if workload.sessions is not None and not by_session:
         return "turns wait for answers, and the router does not go by the session alone"
+    # Last, as these can be switched off where nothing else is in the way.
+    if scenario.output.reasons:
+        return "it is noted why tokens are missed (output.reasons)"
+    if scenario.output.compare_caches:
+        return "output.compare_caches looks at them all"
     return None
+
+
+def runs_in_parts(scenario: Scenario) -> bool:
+    """Whether the replicas of a scenario can run in several processes."""
+    return scenario.is_fleet and why_whole(scenario) is None
+
+
+def whole_note(scenario: Scenario) -> str | None:
+    """For people who have several cores: why the replicas of a fleet ran in one process.
+
+    None where they did not, or where there is one node and nobody expects it.
+    """
+    fleet = scenario.fleet
+    if fleet is None or (fleet.pools is None and scenario.num_nodes < 2):
+        return None
+    why = why_whole(scenario)
+    return None if why is None else f"All replicas ran in one process: {why}."
 
 
 def simulate_in_parts(
@@ -124,6 +142,7 @@ def _together(runs: Sequence[NodesRun]) -> NodesRun:
             first.events_after_s,
             sum(run.counted.num_dummy_steps for run in runs),
             in_order(link for run in runs for link in run.counted.links),
+            first.under_way,
         ),
         runs[0].warnings,
         (asked, outside),

@@ -18,8 +18,6 @@ def make_routers(scenario: Scenario, draws: str = "router") -> tuple[list[Decide
     block_tokens = config.groups[looked_at(config)].block_size
     num_nodes = scenario.num_nodes
     num_routers = 1 if fleet is None else fleet.router_replicas
-    events = () if fleet is None else fleet.events or ()
-    most_nodes = max([num_nodes, *(event.add + 1 for event in events if event.add is not None)])
     per_node = ranks if scenario.balancing == "external" else 1
     behind = 1 if per_node == ranks else ranks
     kind, written = scenario.router
@@ -45,6 +43,15 @@ def make_routers(scenario: Scenario, draws: str = "router") -> tuple[list[Decide
         seed = int(stream(scenario.seed, draws, index).integers(2**62))
         deciders.append(Decider(router, random.Random(seed), kind))
     shown.append(
-        FleetCaches(most_nodes * ranks, config, deciders, compares=scenario.output.compare_caches)
+        FleetCaches(
+            most_nodes(scenario) * ranks, config, deciders, compares=scenario.output.compare_caches
+        )
     )
     return deciders, shown[0]
+
+
+def most_nodes(scenario: Scenario) -> int:
+    """Numbers of nodes that a fleet has at the start or later."""
+    events = () if scenario.fleet is None else scenario.fleet.events or ()
+    added = [event.add + 1 for event in events if event.add is not None]
+    return max([scenario.num_nodes, *added])

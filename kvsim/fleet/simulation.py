@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvsim.engine.clock import Clock
-from kvsim.engine.feeding import call_at
 from kvsim.engine.simulation import (
     check_some_ran,
     feed,
@@ -16,6 +15,7 @@ from kvsim.engine.simulation import (
     run_warnings,
 )
 from kvsim.errors import Problems
+from kvsim.fleet.events import set_events
 from kvsim.fleet.figures import FleetCounts, count_fleet, fleet_figures
 from kvsim.fleet.front import Front
 from kvsim.fleet.nodes import Nodes
@@ -24,7 +24,7 @@ from kvsim.fleet.routers import make_routers
 from kvsim.fleet.split_simulation import simulate_split
 from kvsim.metrics.records import RequestLog
 from kvsim.routing import Decider, RoutedRequest
-from kvsim.scenario import FleetEvent, Scenario
+from kvsim.scenario import Scenario
 from kvsim.scenario.not_simulated import not_simulated
 from kvsim.workload import open_workload
 from kvsim.workload.request import Session
@@ -116,7 +116,8 @@ def run_nodes(
     front = Front(clock, nodes, deciders, requests, seed, others_apart=is_part)
     for number in numbers:
         front.add(number, clock.now, at_start=True)
-    _set_events(clock, scenario, front)
+    if (fleet := scenario.fleet) is not None:
+        set_events(clock, fleet.events, front, resend=fleet.lost_requests == "resend")
     if is_part and workload.sessions is not None:
         # Of others' sessions nobody here knows when their turns arrive.
         workload.sessions = (
@@ -165,23 +166,3 @@ def _home(decider: Decider, session: Session) -> int:
     home = decider.router.choose(routed, decider.views, 0.0, random.Random(0))
     assert home is not None, "by the session alone"
     return home
-
-
-def _set_events(clock: Clock, scenario: Scenario, front: Front) -> None:
-    """Set on the clock what happens to nodes."""
-    fleet = scenario.fleet
-    for event in () if fleet is None else fleet.events or ():
-
-        def happen(event: FleetEvent = event) -> None:
-            if event.lose is not None:
-                front.lose(event.lose, resend=fleet is None or fleet.lost_requests == "resend")
-            elif event.drain is not None:
-                front.drain(event.drain)
-            elif event.add is not None:
-                front.add(event.add, event.at)
-
-        if event.add is not None:
-            front.expect(1)
-            call_at(clock, event.at + event.ready_after, happen)
-        else:
-            call_at(clock, event.at, happen)

@@ -13,13 +13,15 @@ from kvsim.engine.simulation import (
     make_step_time,
     run_warnings,
 )
+from kvsim.fleet.events import set_events
 from kvsim.fleet.figures import add_counters, count_fleet, fleet_figures
 from kvsim.fleet.front import Front
-from kvsim.fleet.handoff import DecodeSide, Handoffs, PrefillSide
+from kvsim.fleet.handoff import Handoffs
 from kvsim.fleet.nodes import Nodes
 from kvsim.fleet.outcome import FleetSimulation
-from kvsim.fleet.routers import make_routers
-from kvsim.fleet.split import SplitFront
+from kvsim.fleet.routers import make_routers, most_nodes
+from kvsim.fleet.sides import Side
+from kvsim.fleet.split import PromptFront, SplitFront
 from kvsim.metrics.fleet import FleetFigures
 from kvsim.metrics.handoff import LegLog, PoolsFigures, SideFigures, SplitLog
 from kvsim.metrics.summary import RunCounters
@@ -38,7 +40,7 @@ def simulate_split(
     handoffs = Handoffs(scenario, clock)
     pools = {side: pool_scenario(scenario, side) for side in SIDES}
     times = {side: make_step_time(pools[side]) for side in SIDES}
-    num_prefill = pools["prefill"].num_nodes * pools["prefill"].node.data_parallel
+    num_prefill = most_nodes(pools["prefill"]) * pools["prefill"].node.data_parallel
     fleet = scenario.fleet
     assert fleet is not None
 
@@ -61,6 +63,7 @@ def simulate_split(
             connect=connect,
             coarse_tokens=workload.block_tokens,
         )
+    resend = fleet.lost_requests == "resend"
     seeds = [int(stream(scenario.seed, f"{side}-front").integers(2**62)) for side in SIDES]
     front = SplitFront(
         clock,
@@ -72,11 +75,23 @@ def simulate_split(
         rules=fleet.split,
         first_replica=num_prefill,
         prefill_deciders=deciders["prefill"],
+        resends=resend,
     )
-    front.prefill = Front(clock, nodes["prefill"], deciders["prefill"], prompts, seeds[0])
+    handoffs.on_failed = front.failed
+    front.prefill = PromptFront(
+        clock,
+        nodes["prefill"],
+        deciders["prefill"],
+        prompts,
+        seeds[0],
+        handoffs=handoffs,
+        requests=front,
+    )
     for part, side in ((front.prefill, "prefill"), (front, "decode")):
         for number in range(pools[side].num_nodes):
             part.add(number, clock.now, at_start=True)
+        pool = pools[side].fleet
+        set_events(clock, None if pool is None else pool.events, part, resend=resend)
     feed(clock, workload, front, told)
     clock.run()
     told(1.0)
@@ -139,12 +154,14 @@ def _figures(
     (prefill, ahead), (decode, behind) = counted["prefill"], counted["decode"]
     total = add_counters([prefill, decode], end_s)
     total.num_blocks = prefill.num_blocks + decode.num_blocks
+    total.queried_tokens += handoffs.num_left_tokens
     total.queried_tokens -= handoffs.repeated_queried_tokens
     total.hit_tokens -= handoffs.repeated_hit_tokens
-    for receiver in handoffs.decode_sides.values():
+    for receiver in handoffs.decode_sides:
         total.queried_tokens -= receiver.filler.queried_tokens
         total.hit_tokens -= receiver.filler.hit_tokens
-    first = len(ahead.replicas)
+    first_node = most_nodes(pools["prefill"])
+    first = first_node * pools["prefill"].node.data_parallel
     fleet = scenario.fleet
     assert fleet is not None
     gpu_hours = ahead.gpu_hours + behind.gpu_hours
@@ -155,7 +172,11 @@ def _figures(
         ("prefill", ahead, prefill, 0),
         ("decode", behind, decode, first),
     ):
-        ends: dict[int, PrefillSide | DecodeSide] = getattr(handoffs, f"{side}_sides")
+        ends: list[Side] = getattr(handoffs, f"{side}_sides")
+        link_bytes = [
+            sum(end.num_bytes for end in ends if end.replica == one.replica)
+            for one in figures.replicas
+        ]
         sides[side] = SideFigures(
             nodes=figures.num_nodes,
             router=pools[side].router[0],
@@ -164,7 +185,7 @@ def _figures(
             loads=[
                 min(1.0, one.busy_s / one.up_s) if one.up_s else 0.0 for one in figures.replicas
             ],
-            link_bytes=[ends[number].num_bytes for number in sorted(ends)],
+            link_bytes=link_bytes,
         )
     return total, replace(
         behind,
@@ -179,7 +200,7 @@ def _figures(
                 replace(
                     one,
                     replica=one.replica + first,
-                    node=one.node + ahead.num_nodes,
+                    node=one.node + first_node,
                     pool="decode",
                     bytes_handed_over=moved,
                 )
@@ -189,13 +210,14 @@ def _figures(
         duplicate_tokens=None
         if ahead.duplicate_tokens is None or behind.duplicate_tokens is None
         else ahead.duplicate_tokens + behind.duplicate_tokens,
+        num_lost=ahead.num_lost + behind.num_lost,
         num_dummy_steps=ahead.num_dummy_steps + behind.num_dummy_steps,
         links=[
             *ahead.links,
             *(
                 replace(
                     one,
-                    node=one.node + ahead.num_nodes,
+                    node=one.node + first_node,
                     replica=None if one.replica is None else one.replica + first,
                 )
                 for one in behind.links
@@ -210,5 +232,6 @@ def _figures(
             moved_bytes_by_group=handoffs.group_bytes,
             descriptors=handoffs.num_descriptors,
             leases_lost=handoffs.num_lost,
+            loads_failed=handoffs.num_failed,
         ),
     )

@@ -45,13 +45,29 @@ LINK_KEYS: dict[str, str] = {
     "replica": "number of its replica; null for a link that a node's replicas share",
     "stored_bytes": "bytes it carried away from the GPUs, all ranks",
     "loaded_bytes": "bytes it carried towards them, all ranks",
+    "store_bytes_per_s": "what it can carry away from them, all ranks, in bytes/s",
+    "load_bytes_per_s": "what it can carry towards them, likewise",
+    "store_utilization": "stored_bytes over what it could have carried while its node was there, "
+    "0 to 1",
+    "load_utilization": "the same of loaded_bytes",
 }
 """Keys of a link of a fleet in a summary, each with its meaning."""
+
+EXPECTED_KEYS: dict[str, str] = {
+    "num_requests": "requests for which the router looked what its replica has cached",
+    "expected_tokens": "prompt tokens it expected there",
+    "found_tokens": "prompt tokens found there at first admission",
+    "mean_error_tokens": "mean of |expected - found| a request",
+    "over_share": "requests that found less than expected, by more than a unit of prefix hits, "
+    "0 to 1",
+    "under_share": "requests that found more, likewise",
+}
+"""Keys of `expected_hits`, each with its meaning."""
 
 FLEET_KEYS: dict[str, str] = {
     "num_nodes": "nodes at the start",
     "router": "who chose the node, or the rank where balancing is external",
-    "replicas": "by replica, in order, the keys of `kvsim.metrics.fleet.REPLICA_KEYS`",
+    "replicas": "by replica, in order; see `kvsim describe replicas`",
     "imbalance": "largest over mean of the replicas: `requests`, `scheduled_tokens`, `load`; where "
     "prefill and decode are apart, of the pool in which that is larger",
     "misrouted_tokens": "prompt tokens that another replica had cached when the request was "
@@ -65,16 +81,19 @@ FLEET_KEYS: dict[str, str] = {
     "`mean`, `p50`, `p90`, `p99`; null where it sees none but its own",
     "events_after_s": "how much later a router learns what caches store and remove, in s; null "
     "where it does not",
+    "events_under_way": "messages of caches, of all replicas, that had not reached a router when "
+    "it decided: `mean`, `p50`, `p90`, `p99`; null where it goes by none",
+    "expected_hits": "what routers expected replicas to have cached against what was found; see "
+    "`kvsim describe expected_hits`; null where none looks",
     "num_lost": "nodes that failed",
-    "num_resent": "times a request was sent again because its node failed",
+    "num_resent": "times a request was sent again because its node failed, or its KV with another",
     "num_dummy_steps": "steps of ranks that had nothing to run while others had",
     "gpu_hours": "GPUs times the time from the start of their node to its end, or the run's",
     "cost": "gpu_hours x node.cost_per_gpu_hour; null without one, as are the next two",
     "cost_per_million_prompt_tokens": "cost over prompt tokens of the requests that ran, x 1e6",
     "cost_per_million_output_tokens": "cost over tokens made, x 1e6",
-    "links": "links to tiers and between pools, the keys of `kvsim.metrics.fleet.LINK_KEYS`",
-    "pools": "where prefill and decode are apart, the keys of `kvsim.metrics.handoff.POOLS_KEYS`; "
-    "else null",
+    "links": "links to tiers and between pools; see `kvsim describe links`",
+    "pools": "where prefill and decode are apart, see `kvsim describe handoffs`; else null",
 }
 """Keys of `fleet` in a summary, each with its meaning."""
 
@@ -102,6 +121,8 @@ class LinkFigures:
     replica: int | None
     stored_bytes: float
     loaded_bytes: float
+    store_bytes_per_s: float
+    load_bytes_per_s: float
 
 
 @dataclass(frozen=True)
@@ -110,6 +131,8 @@ class FleetFigures:
 
     Attributes:
         ages_s: of the counts seen, a value a decision.
+        under_way: messages of caches that had not reached a router, a value a decision.
+        hit_unit_tokens: unit of prefix hits.
     """
 
     num_nodes: int
@@ -123,6 +146,8 @@ class FleetFigures:
     gpu_hours: float
     cost_per_gpu_hour: float | None
     events_after_s: float | None = None
+    under_way: Sequence[int] = ()
+    hit_unit_tokens: int = 1
     links: Sequence[LinkFigures] = ()
     pools: PoolsFigures | None = None
 
@@ -195,6 +220,10 @@ def fleet_summary(
         "duplicate_tokens": figures.duplicate_tokens,
         "view_age_s": spread(ages) if len(ages) else None,
         "events_after_s": figures.events_after_s,
+        "events_under_way": spread(pd.Series(np.array(figures.under_way, dtype=np.float64)))
+        if len(figures.under_way)
+        else None,
+        "expected_hits": _expected_hits(requests, figures.hit_unit_tokens),
         "num_lost": figures.num_lost,
         "num_resent": int(requests["resent"].sum()),
         "num_dummy_steps": figures.num_dummy_steps,
@@ -202,10 +231,46 @@ def fleet_summary(
         "cost": cost,
         "cost_per_million_prompt_tokens": _per_million(cost, summary["prompt_tokens"]),
         "cost_per_million_output_tokens": _per_million(cost, summary["output_tokens"]),
-        "links": [{key: getattr(link, key) for key in LINK_KEYS} for link in figures.links],
+        "links": [_link(link, rows) for link in figures.links],
         "pools": None if figures.pools is None else pools_summary(figures.pools, requests),
     }
     return {key: found[key] for key in FLEET_KEYS}
+
+
+def _expected_hits(requests: pd.DataFrame, unit_tokens: int) -> dict[str, Any] | None:
+    """The keys of `EXPECTED_KEYS`, or None."""
+    looked = requests[requests["expected_hit_tokens"].notna() & requests["hit_tokens"].notna()]
+    if not len(looked):
+        return None
+    expected = looked["expected_hit_tokens"].to_numpy(dtype=np.int64)
+    found = looked["hit_tokens"].to_numpy(dtype=np.int64)
+    more = expected - found
+    values = {
+        "num_requests": len(looked),
+        "expected_tokens": int(expected.sum()),
+        "found_tokens": int(found.sum()),
+        "mean_error_tokens": float(np.abs(more).mean()),
+        # The last token of a prompt is always computed, so that a unit is no error.
+        "over_share": float((more > unit_tokens).mean()),
+        "under_share": float((more < -unit_tokens).mean()),
+    }
+    return {key: values[key] for key in EXPECTED_KEYS}
+
+
+def _link(link: LinkFigures, replicas: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The keys of `LINK_KEYS`."""
+    up_s = max(
+        one["up_s"]
+        for one in replicas
+        if one["node"] == link.node and link.replica in (None, one["replica"])
+    )
+    shares = {
+        "store_utilization": _ratio(link.stored_bytes, link.store_bytes_per_s * up_s),
+        "load_utilization": _ratio(link.loaded_bytes, link.load_bytes_per_s * up_s),
+    }
+    # Rounding may pass the end.
+    found = {name: min(1.0, share or 0.0) for name, share in shares.items()}
+    return {key: found[key] if key in found else getattr(link, key) for key in LINK_KEYS}
 
 
 def _imbalance(rows: Sequence[dict[str, Any]], name: str) -> float | None:

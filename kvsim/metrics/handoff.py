@@ -21,7 +21,8 @@ HANDOFF_COLUMNS: dict[str, str] = {
     "prefill_s": "from there to the end of its prompt on the prefill side",
     "decode_queue_s": "from there to the begin of the transfer: the decode side had no blocks yet",
     "transfer_s": "from there until the last byte was there, waiting for other transfers included",
-    "decode_start_s": "from there to its first token; the five add up to ttft_s",
+    "decode_start_s": "from there to its first token; the five add up to ttft_s, and are null if "
+    "that came before its decode node was lost",
     "decode_hit_tokens": "prefix hit on the decode side, where hit_tokens is the prefill side's",
     "pulled_tokens": "tokens of its prompt beyond that, whose KV was moved",
     "moved_bytes": "bytes that were moved, all ranks",
@@ -48,7 +49,7 @@ SIDE_KEYS: dict[str, str] = {
 
 POOLS_KEYS: dict[str, str] = {
     "connector": "what moves the KV: nixl-pull or mooncake-push",
-    "prefill": "the pool that computes prompts, with `kvsim.metrics.handoff.SIDE_KEYS`",
+    "prefill": "the pool that computes prompts, see `kvsim describe sides`",
     "decode": "the pool that makes answers, with the same",
     "num_split": "requests whose prompt was computed by the prefill pool for the decode pool",
     "num_unsplit": "requests that the decode pool computed alone",
@@ -58,6 +59,7 @@ POOLS_KEYS: dict[str, str] = {
     "moved_bytes_by_group": "the same by KV cache group",
     "descriptors": "descriptors posted, of one rank",
     "leases_lost": "prompts whose blocks were given up before they were read",
+    "loads_failed": "requests whose KV could not be loaded: its node, or what that kept, was gone",
 }
 """Keys of `pools` of a fleet in a summary, each with its meaning."""
 
@@ -182,6 +184,7 @@ class PoolsFigures:
     moved_bytes_by_group: Sequence[float]
     descriptors: int
     leases_lost: int
+    loads_failed: int
 
 
 def pools_summary(figures: PoolsFigures, requests: pd.DataFrame) -> dict[str, Any]:
@@ -205,6 +208,7 @@ def pools_summary(figures: PoolsFigures, requests: pd.DataFrame) -> dict[str, An
         "moved_bytes_by_group": [float(size) for size in figures.moved_bytes_by_group],
         "descriptors": figures.descriptors,
         "leases_lost": figures.leases_lost,
+        "loads_failed": figures.loads_failed,
     }
     return {key: values[key] for key in POOLS_KEYS}
 

@@ -44,9 +44,11 @@ tokens)."""
 
 FLEET_COLUMNS: dict[str, str] = {
     "replica": "number of the replica that ran it last, as in the summary; null for none",
-    "resent": "times it was sent again because its replica was lost",
+    "resent": "times it was sent again because its replica was lost, or its KV with another",
     "cached_elsewhere_tokens": "tokens of its prompt that another replica had cached when it was "
     "routed, beyond what its own had; null where output.compare_caches is false",
+    "expected_hit_tokens": "tokens of its prompt that the router expected its replica to have "
+    "cached; null where it did not look",
 }
 """Further columns of a fleet's `requests.parquet`."""
 
@@ -96,6 +98,7 @@ class RequestRecord:
         replica: of a fleet, the one that has it.
         resent: times it was sent again because its replica was lost.
         cached_elsewhere_tokens: see `FLEET_COLUMNS`.
+        expected_hit_tokens: see there.
     """
 
     order: int
@@ -117,6 +120,7 @@ class RequestRecord:
     replica: int | None = None
     resent: int = 0
     cached_elsewhere_tokens: int | None = 0
+    expected_hit_tokens: int | None = None
 
     def begin_again(self) -> None:
         """It is sent again: what its lost replica did counts for nothing but its first token."""
@@ -263,6 +267,7 @@ class RequestLog:
                 columns["cached_elsewhere_tokens"] = _nullable(elsewhere)
             else:
                 columns["cached_elsewhere_tokens"] = elsewhere
+            columns["expected_hit_tokens"] = _nullable(counts["expected_hit_tokens"])
         return pd.DataFrame(columns, copy=False)
 
 
@@ -350,6 +355,7 @@ _INTEGERS = (
     "replica",
     "resent",
     "cached_elsewhere_tokens",
+    "expected_hit_tokens",
 )
 _TIMES = ("arrival_s", "admitted_s", "first_token_s", "end_s")
 _integers_of: Callable[[RequestRecord], Sequence[int]] = attrgetter(*_INTEGERS)

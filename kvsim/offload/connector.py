@@ -189,6 +189,10 @@ class OffloadConnector:
 
     resume = admit
 
+    def hand_out(self, sequence: Sequence) -> None:
+        """A request got its first blocks, to load to them from elsewhere."""
+        mark_all_blocks(self._cache.core, sequence.slot, self._handed_out, self._step)
+
     def load(self, sequence: Sequence, num_local: int, num_external: int) -> None:
         """A request got its first blocks, to load what ``match`` promised."""
         request = self._requests[sequence]
@@ -274,11 +278,7 @@ class OffloadConnector:
         return transfers
 
     def complete(self, numbers: Iterable[int]) -> list[Sequence]:
-        """Jobs are done.
-
-        Returns:
-            The requests whose loads have arrived.
-        """
+        """Jobs are done; answers the requests whose loads have arrived."""
         arrived = []
         for number in numbers:
             done = self._jobs.pop(number)

@@ -48,6 +48,11 @@ class PrefillConnector:
         return bool(self.held)
 
     @property
+    def num_kept(self) -> int:
+        """Prompts whose blocks are neither read nor given up."""
+        return len(self.held) - len(self._leaving)
+
+    @property
     def has_news(self) -> bool:
         """Never: a finished request is told of at once."""
         return False
@@ -141,8 +146,18 @@ class DecodeConnector:
         blocks_received: per group.
     """
 
-    def __init__(self, cache: KVCache) -> None:
-        """Without requests."""
+    def __init__(
+        self, cache: KVCache, left_tokens: int, on_unneeded: Callable[[str], None]
+    ) -> None:
+        """Without requests.
+
+        Args:
+            cache: of the engine.
+            left_tokens: at the end of a longer prompt, which are computed here in any case.
+            on_unneeded: told of every request that asks for nothing: its own hit is as long.
+        """
+        self._left_tokens = left_tokens
+        self._on_unneeded = on_unneeded
         self.expected: set[str] = set()
         self.queried_tokens = 0
         self.hit_tokens = 0
@@ -176,17 +191,28 @@ class DecodeConnector:
         """All of the prompt beyond the local hit, if it was computed elsewhere; once."""
         if self._names[sequence] not in self.expected:
             return 0
-        return sequence.num_prompt - num_local
+        num_there = sequence.num_prompt
+        if num_there > self._left_tokens:
+            num_there -= self._left_tokens
+        return max(0, num_there - num_local)
 
     def admit(self, sequence: Sequence) -> None:
+        """A request runs without a load; whoever keeps blocks for it hears of that."""
+        name = self._names[sequence]
+        if name in self.expected:
+            self.expected.remove(name)
+            self._on_unneeded(name)
+
+    def resume(self, sequence: Sequence) -> None:
         """Nothing to remember."""
 
-    resume = preempt = admit
+    preempt = resume
 
     def load(self, sequence: Sequence, num_local: int, num_external: int) -> None:
         """A request has blocks for its whole prompt, and asks for what lies beyond its own hit.
 
-        Of a window group these are the blocks of the tail: allocation gives no others.
+        Of a window group these are the blocks of the tail, of a group of states the last state:
+        allocation gives no others.
         """
         name = self._names[sequence]
         self.expected.remove(name)
@@ -223,6 +249,13 @@ class DecodeConnector:
     def pull(self, number: int) -> Pull:
         """One that has not arrived."""
         return self._pulls[number]
+
+    def drop(self, number: int, *, keeps_hit: bool = False) -> None:
+        """What was asked for will never arrive; who keeps its hit is not looked up again."""
+        pull = self._pulls.pop(number)
+        if keeps_hit and self._cache.config.enable_caching:
+            self.queried_tokens -= pull.sequence.content.num_tokens
+            self.hit_tokens -= pull.local_tokens
 
     def complete(self, numbers: Iterable[int]) -> list[Sequence]:
         """Blocks are full; answers whose."""

@@ -161,6 +161,9 @@ class MooncakeConnector:
 
     resume = admit
 
+    def hand_out(self, sequence: Sequence) -> None:
+        """A request got its first blocks, to load to them from elsewhere: nothing to remember."""
+
     def load(self, sequence: Sequence, num_local: int, num_external: int) -> None:
         """A request got its first blocks, to load what ``match`` promised."""
         found = []

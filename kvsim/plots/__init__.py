@@ -18,6 +18,7 @@ from kvsim.plots.fleets import (
     routers_side_by_side,
 )
 from kvsim.plots.latency import tpot_distribution, ttft_by_rate, ttft_distribution
+from kvsim.plots.links import links_by_bytes
 from kvsim.plots.matrix import evictions, heat_map
 from kvsim.plots.misses import missed_tokens
 from kvsim.plots.policies import policies_side_by_side, retention_tradeoff
@@ -45,6 +46,7 @@ __all__ = [
     "layouts_by_load",
     "layouts_side_by_side",
     "link_utilization",
+    "links_by_bytes",
     "policies_side_by_side",
     "policy_style",
     "pool_by_group",

@@ -1,4 +1,4 @@
-"""Horizontal bars, each with its value behind it."""
+"""Horizontal bars, a row a run, each with its value behind it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,25 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from kvsim.plots.layout import folded
-from kvsim.plots.style import PolicyStyle
+from kvsim.plots.scales import number_axis
+from kvsim.plots.style import INK, InputError, PolicyStyle
+from kvsim.results.tables import seconds
+
+MOST_BARS = 40
+"""Runs that a figure can show side by side."""
+
+
+def check_number(frame: pd.DataFrame) -> None:
+    """Refuse more runs than a figure can show.
+
+    Raises:
+        KvsimError: there are too many.
+    """
+    if len(frame) > MOST_BARS:
+        raise InputError(
+            "frame",
+            f"{len(frame)} runs are too many side by side. Keep {MOST_BARS} rows or fewer.",
+        )
 
 
 def bars(
@@ -59,3 +77,28 @@ def floats(column: Any) -> Any:
 def known(value: float) -> float | None:
     """A number, or None for NaN."""
     return None if np.isnan(value) else float(value)
+
+
+def ttft_bars(
+    ax: Axes,
+    labels: Sequence[str],
+    frame: pd.DataFrame,
+    styles: Sequence[PolicyStyle],
+    *,
+    with_p90: bool = False,
+) -> None:
+    """TTFT: a bar to the median, a line to the 99th percentile, ticks there and at the 90th."""
+    p50, p99 = floats(frame["ttft_s.p50"]), floats(frame["ttft_s.p99"])
+    bars(ax, labels, p50, styles, [""] * len(labels))
+    rows = np.arange(len(labels))
+    tick: dict[str, Any] = {"linestyle": "none", "marker": "|", "color": INK, "mew": 1.6}
+    ax.hlines(rows, p50, p99, color=INK, linewidth=1.1)
+    if with_p90:
+        ax.plot(floats(frame["ttft_s.p90"]), rows, markersize=11, **tick)
+    ax.plot(p99, rows, markersize=17, **tick)
+    for row, (middle, worst) in enumerate(zip(p50, p99, strict=True)):
+        note(ax, worst, row, f" {seconds(known(middle))} / {seconds(known(worst))}")
+    room(ax, p99, 1.75 if with_p90 else 1.9)
+    ax.set_title("Time to first token, p50 / p99")
+    ax.set_xlabel("TTFT (s): bar p50, " + ("ticks p90 and p99" if with_p90 else "tick p99"))
+    number_axis(ax.xaxis)

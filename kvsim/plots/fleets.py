@@ -8,21 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from kvsim.plots.bars import bars, floats, known, note, room
+from kvsim.plots.bars import bars, check_number, floats, known, ttft_bars
 from kvsim.plots.fleet_style import COLORS, DASHES, router_styles
 from kvsim.plots.layout import add_legend, bars_size_in, many_axes, one_axes, set_title
 from kvsim.plots.lines import draw_band
-from kvsim.plots.policies import MOST_BARS
 from kvsim.plots.pool import run_name, time_unit
-from kvsim.plots.scales import number_axis, percent_axis, percent_tick, scale_x
+from kvsim.plots.scales import color_bar, number_axis, percent_axis, percent_tick, scale_x
 from kvsim.plots.style import (
     GRID,
     INK,
     SEQUENTIAL,
     InputError,
-    PolicyStyle,
     styled,
 )
 from kvsim.plots.words import tick_words, words
@@ -85,19 +82,12 @@ def replicas_over_time(
             vmax=top,
             rasterized=num > 16,
         )
-        figure = ax.get_figure(root=True)
-        if figure is not None:
-            bar = figure.colorbar(mesh, ax=ax, pad=0.02, fraction=0.06, aspect=25)
-            bar.outline.set_visible(False)
-            bar.locator = MaxNLocator(5)
-            bar.formatter = FuncFormatter(lambda value, _, to=shown: to(value))
-            bar.update_ticks()
-            bar.ax.grid(visible=False)
+        color_bar(ax, mesh, shown)
         ax.set_title(label)
         ax.set_xlabel(f"Simulated time ({unit})")
         ax.grid(visible=False)
         ax.set_xlim(0, float(series.edges_s[-1]) / scale)
-        _mark(ax, fleet_events(result.scenario), scale)
+        mark_events(ax, fleet_events(result.scenario), scale)
     step = max(1, -(-num // 32))
     shown_rows = range(0, num, step)
     panels[0].set_yticks(list(shown_rows), [series.names[row] for row in shown_rows])
@@ -133,7 +123,7 @@ def routers_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = N
     panels[1].set_xlabel("Misrouted (%)")
     for ax in panels[:2]:
         percent_axis(ax.xaxis)
-    _times(panels[2], labels, frame, styles)
+    ttft_bars(panels[2], labels, frame, styles)
     load = floats(frame["fleet.imbalance.load"])
     texts = ["" if np.isnan(value) else f"{value:.2f}" for value in load]
     bars(panels[3], labels, load, styles, texts)
@@ -155,8 +145,7 @@ def layouts_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = N
         KvsimError: a column is missing, or there are too many runs.
     """
     needed(frame, "label", "layout", "token_hit_rate", "ttft_s.p50", "ttft_s.p99", "tpot_s.p50")
-    if len(frame) > MOST_BARS:
-        raise InputError("frame", _too_many(len(frame)))
+    check_number(frame)
     labels = [
         str(label) if str(label) == str(layout) else f"{label} ({layout})"
         for label, layout in zip(frame["label"], frame["layout"], strict=True)
@@ -168,7 +157,7 @@ def layouts_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = N
     panels[0].set_title("Prompt tokens found")
     panels[0].set_xlabel("Token hit rate (%)")
     percent_axis(panels[0].xaxis)
-    _times(panels[1], labels, frame, styles)
+    ttft_bars(panels[1], labels, frame, styles)
     bars(panels[2], labels, tpot_s, styles, [seconds(known(value)) for value in tpot_s])
     panels[2].set_title("Time a token after the first")
     panels[2].set_xlabel("TPOT p50 (s)")
@@ -264,7 +253,7 @@ def recovery(results: Results, *, ax: Axes | None = None) -> Axes:
     percent_axis(ax.yaxis)
     ax.set_ylabel("Token hit rate of the fleet (%)")
     ax.set_xlabel(f"Simulated time ({unit})")
-    _mark(ax, fleet_events(eventful[0].scenario), scale)
+    mark_events(ax, fleet_events(eventful[0].scenario), scale)
     set_title(ax, "Recovery of the hit rate", None if len(named) > 1 else next(iter(named)))
     if len(named) > 1:
         add_legend(ax)
@@ -285,41 +274,20 @@ def _series(result: RunResult) -> ReplicaSeries:
 def _check(frame: pd.DataFrame) -> None:
     if "fleet.misrouted_share" not in frame.columns:
         raise InputError("frame", "no run is of several replicas. Set fleet: in the scenario.")
-    if len(frame) > MOST_BARS:
-        raise InputError("frame", _too_many(len(frame)))
+    check_number(frame)
 
 
-def _too_many(num: int) -> str:
-    return f"{num} runs are too many side by side. Keep {MOST_BARS} rows or fewer."
-
-
-def _times(
-    ax: Axes, labels: Sequence[str], frame: pd.DataFrame, styles: Sequence[PolicyStyle]
-) -> None:
-    """TTFT: a bar to the median, a line to the 99th percentile."""
-    p50, p99 = floats(frame["ttft_s.p50"]), floats(frame["ttft_s.p99"])
-    bars(ax, labels, p50, styles, [""] * len(labels))
-    rows = np.arange(len(labels))
-    ax.hlines(rows, p50, p99, color=INK, linewidth=1.1)
-    ax.plot(p99, rows, linestyle="none", marker="|", markersize=17, color=INK, mew=1.6)
-    for row, (middle, worst) in enumerate(zip(p50, p99, strict=True)):
-        note(ax, worst, row, f" {seconds(known(middle))} / {seconds(known(worst))}")
-    room(ax, p99, 1.9)
-    ax.set_title("Time to first token, p50 / p99")
-    ax.set_xlabel("TTFT (s): bar p50, tick p99")
-    number_axis(ax.xaxis)
-
-
-def _mark(ax: Axes, events: Sequence[FleetEvent], scale: float) -> None:
+def mark_events(ax: Axes, events: Sequence[FleetEvent], scale: float) -> None:
     """Lines where nodes come and go, named at the top."""
     moments = []
     for event in events:
+        node = f"{event.pool or ''} {event.node}".strip()
         if event.lose is not None:
-            moments.append((event.at, f"{event.node} lost"))
+            moments.append((event.at, f"{node} lost"))
         elif event.drain is not None:
-            moments.append((event.at, f"{event.node} drained"))
+            moments.append((event.at, f"{node} drained"))
         else:
-            moments.append((event.at + event.ready_after, f"{event.node} ready"))
+            moments.append((event.at + event.ready_after, f"{node} ready"))
     limit = float(ax.get_xlim()[1])
     for at_s, text in moments:
         if at_s / scale > limit:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 
 from kvsim.metrics.misses import EVICTIONS
+from kvsim.plots.bars import check_number, floats
 from kvsim.plots.layout import add_legend, bars_size_in, folded, one_axes, set_title
 from kvsim.plots.scales import percent_axis
 from kvsim.plots.style import INK, InputError, styled
 from kvsim.results.tables import percent
 from kvsim.study.frames import needed
 
-MOST_BARS = 40
-"""Runs that a figure can show side by side."""
+if TYPE_CHECKING:
+    import pandas as pd
+
 _UNSEEN = ("never_seen", "coarse_id")
 _PARTS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ("evicted", EVICTIONS, "#c8553d", "///"),
@@ -51,15 +52,11 @@ def missed_tokens(frame: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
         raise InputError("frame", "no run has reasons. Run with output.reasons: true.")
     needed(frame, "label", "prompt_tokens", "hit_split.device", *names)
     frame = frame[frame[names[0]].notna()]
-    if len(frame) > MOST_BARS:
-        raise InputError(
-            "frame",
-            f"{len(frame)} runs are too many side by side. Keep {MOST_BARS} rows or fewer.",
-        )
+    check_number(frame)
     unseen = _summed(frame, _UNSEEN)
     parts = [_summed(frame, reasons) for _, reasons, *_ in _PARTS]
-    total = _floats(frame["prompt_tokens"])
-    device = np.round(_floats(frame["hit_split.device"]) * total)
+    total = floats(frame["prompt_tokens"])
+    device = np.round(floats(frame["hit_split.device"]) * total)
     found = [device, np.round(total - device - sum(parts) - unseen)]
     labels = [str(label) for label in frame["label"]]
     width_in, height_in = bars_size_in(labels, 10.0)
@@ -94,8 +91,4 @@ def _stack(ax: Axes, rows: Any, ends: Any, shares: Any, **look: Any) -> None:
 
 
 def _summed(frame: pd.DataFrame, reasons: tuple[str, ...]) -> Any:
-    return sum(_floats(frame[f"missed_tokens.{reason}"]) for reason in reasons)
-
-
-def _floats(column: Any) -> Any:
-    return pd.to_numeric(column, errors="coerce").to_numpy(dtype=float)
+    return sum(floats(frame[f"missed_tokens.{reason}"]) for reason in reasons)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from kvsim.plots.bars import bars, floats, known, note, room
+from kvsim.plots.bars import bars, check_number, floats, known, room, ttft_bars
 from kvsim.plots.layout import bars_size_in, many_axes
 from kvsim.plots.scales import count_axis, number_axis, percent_axis
-from kvsim.plots.style import INK, InputError, policy_styles, styled
-from kvsim.results.tables import percent, seconds, short
+from kvsim.plots.style import INK, policy_styles, styled
+from kvsim.results.tables import percent, short
 from kvsim.study.frames import needed
 from kvsim.study.ranking import found_column
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _TTFT = ("ttft_s.p50", "ttft_s.p90", "ttft_s.p99")
-MOST_BARS = 40
-"""Runs that a figure can show side by side."""
 
 
 @styled
@@ -39,11 +37,7 @@ def policies_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = 
         KvsimError: a column is missing, or there are more runs than a figure can show.
     """
     needed(frame, "label", "policy", "token_hit_rate", *_TTFT, "bytes_stored", "evicted_blocks")
-    if len(frame) > MOST_BARS:
-        raise InputError(
-            "frame",
-            f"{len(frame)} runs are too many side by side. Keep {MOST_BARS} rows or fewer.",
-        )
+    check_number(frame)
     labels = [str(label) for label in frame["label"]]
     panels = many_axes(axes, 3, bars_size_in(labels), share_y=True)
     styles = policy_styles(frame["policy"])
@@ -58,20 +52,7 @@ def policies_side_by_side(frame: pd.DataFrame, *, axes: Iterable[Axes] | None = 
     panels[0].set_title(_with_ceilings(panels[0], frame) or "Prompt tokens found")
     percent_axis(panels[0].xaxis)
 
-    p50, p90, p99 = (floats(frame[column]) for column in _TTFT)
-    bars(panels[1], labels, p50, styles, [""] * len(labels))
-    rows = np.arange(len(labels))
-    panels[1].hlines(rows, p50, p99, color=INK, linewidth=1.1)
-    panels[1].plot(p90, rows, linestyle="none", marker="|", markersize=11, color=INK, mew=1.6)
-    panels[1].plot(p99, rows, linestyle="none", marker="|", markersize=17, color=INK, mew=1.6)
-    for row, (middle, worst) in enumerate(zip(p50, p99, strict=True)):
-        text = f" {seconds(known(middle))} / {seconds(known(worst))}"
-        note(panels[1], worst, row, text)
-    panels[1].set_xlabel("TTFT (s): bar p50, ticks p90 and p99")
-    panels[1].set_title("Time to first token, p50 / p99")
-    room(panels[1], p99, 1.75)
-    number_axis(panels[1].xaxis)
-
+    ttft_bars(panels[1], labels, frame, styles, with_p90=True)
     stored = floats(frame["bytes_stored"])
     if np.nansum(stored) > 0:
         gigabytes = stored / 1e9

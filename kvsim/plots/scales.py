@@ -90,6 +90,19 @@ def log_axis(ax: Axes, which: str) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+def color_bar(ax: Axes, mesh: Any, shown: Callable[[float], str]) -> None:
+    """A bar beside axes that says what the colours of a mesh stand for."""
+    figure = ax.get_figure(root=True)
+    if figure is None:
+        return
+    bar = figure.colorbar(mesh, ax=ax, pad=0.02, fraction=0.06, aspect=25)
+    bar.outline.set_visible(False)
+    bar.locator = MaxNLocator(5)
+    bar.formatter = FuncFormatter(lambda value, _: shown(value))
+    bar.update_ticks()
+    bar.ax.grid(visible=False)
+
+
 def scale_x(ax: Axes, values: Any, shown: Callable[[float], str] = tick) -> None:
     """A logarithmic x axis where the values span much, with a tick at each value if few.
 

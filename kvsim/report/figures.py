@@ -83,6 +83,7 @@ def _sweep_plots(runs: Runs, ceiling: float | None) -> Iterator[_Plot]:
 
 def _run_plots(runs: Runs, best: str | None) -> Iterator[_Plot]:
     from kvsim import plots
+    from kvsim.study.fleets import is_fleet
     from kvsim.study.probe import is_probe, read_probe
     from kvsim.study.reuse import reuse_by_run
 
@@ -145,9 +146,9 @@ def _run_plots(runs: Runs, best: str | None) -> Iterator[_Plot]:
             "Bytes by tier: stored and loaded.",
         )
         for label in _shown_alone(runs, best):
-            if not results[label].summary.get("tiers"):
-                continue
             result = results[label]
+            if not result.summary.get("tiers") or is_fleet(result):
+                continue  # links of a fleet are shown one by one
             yield _Plot(
                 lambda ax, r=result, n=label: plots.link_utilization(r, name=n, ax=ax),
                 f"{label}, link utilization over time.",

@@ -70,6 +70,14 @@ _COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("Load", "fleet.imbalance.load", lambda value: f"{value:.2f}"),
     ("Age of counts seen, p99", "fleet.view_age_s.p99", seconds),
     ("Events of caches after", "fleet.events_after_s", seconds),
+    ("Messages on their way", "fleet.events_under_way.mean", lambda value: f"{value:.2g}"),
+    (
+        "Expected hits off by, tokens",
+        "fleet.expected_hits.mean_error_tokens",
+        lambda v: f"{v:,.0f}",
+    ),
+    ("Over-rated", "fleet.expected_hits.over_share", percent),
+    ("Under-rated", "fleet.expected_hits.under_share", percent),
     ("Sent again", "fleet.num_resent", lambda value: f"{value:,.0f}"),
     ("GPU-hours", "fleet.gpu_hours", lambda value: f"{value:.3g}"),
     ("Cost / M output tokens", "fleet.cost_per_million_output_tokens", lambda v: f"{v:.3g}"),
@@ -98,7 +106,9 @@ def fleet_section(runs: Runs) -> str:
         '<div class="wide"><table class="numbers"><thead><tr>'
         f"{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
         "<p>Misrouted: prompt tokens that another replica had cached when the request was routed, "
-        "beyond what the chosen one had. Copies: cached tokens that another replica holds too.</p>"
+        "beyond what the chosen one had. Copies: cached tokens that another replica holds too. "
+        "Over-rated: requests that found less on their replica than its router expected; "
+        "under-rated: more.</p>"
     )
 
 
@@ -137,3 +147,9 @@ def fleet_plots(runs: Runs, best: str | None) -> Iterator[Drawn]:
             f"{label}, replicas over time: requests on each, and token hit rate.",
             2,
         )
+        if fleets[label].summary["fleet"].get("links"):
+            yield (
+                lambda axes, r=fleets[label], n=label: plots.links_by_bytes(r, name=n, axes=axes),
+                f"{label}, links: bytes stored and loaded by each, and how busy it was over time.",
+                2,
+            )

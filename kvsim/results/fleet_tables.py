@@ -49,7 +49,10 @@ def fleet_lines(fleet: Mapping[str, Any]) -> Iterator[str]:
         age = fleet["view_age_s"]
         yield f"age of the counts routers saw: p50 {seconds(age['p50'])}, p99 {seconds(age['p99'])}"
     if fleet["events_after_s"] is not None:
-        yield f"routers learn {seconds(fleet['events_after_s'])} later what caches hold"
+        told = f"routers learn {seconds(fleet['events_after_s'])} later what caches hold"
+        if fleet.get("events_under_way") is not None:
+            told += f"; messages under way: {fleet['events_under_way']['mean']:.2g}"
+        yield told
     yield from further_lines(fleet)
     if fleet["cost"] is not None:
         yield (
@@ -59,7 +62,14 @@ def fleet_lines(fleet: Mapping[str, Any]) -> Iterator[str]:
 
 
 def further_lines(fleet: Mapping[str, Any]) -> Iterator[str]:
-    """What is in no table of fleets: nodes lost, links to tiers, prefill and decode apart."""
+    """What is in no table of fleets: hits expected, nodes lost, prefill and decode apart."""
+    expected = fleet.get("expected_hits")
+    if expected is not None:
+        yield (
+            f"hits expected by the router: {expected['mean_error_tokens']:,.0f} tokens off, too "
+            f"many in {percent(expected['over_share'])}, too few in "
+            f"{percent(expected['under_share'])}"
+        )
     if fleet["num_lost"]:
         nodes = f"{fleet['num_lost']} node{'s' * (fleet['num_lost'] != 1)}"
         yield f"{nodes} lost, {fleet['num_resent']:,} requests sent again"

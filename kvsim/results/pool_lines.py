@@ -24,9 +24,11 @@ def pool_lines(pools: Mapping[str, Any]) -> Iterator[str]:
         pools: the keys of `kvsim.metrics.handoff.POOLS_KEYS`.
     """
     whole = pools["num_split"] + pools["num_unsplit"]
+    num_failed = pools.get("loads_failed", 0)  # runs of before have none
+    failed = f"; loads failed: {num_failed:,}" if num_failed else ""
     yield (
         f"prompts computed apart ({pools['connector']}): {pools['num_split']:,} of {whole:,}; "
-        f"leases lost: {pools['leases_lost']:,}"
+        f"leases lost: {pools['leases_lost']:,}{failed}"
     )
     for side in ("prefill", "decode"):
         pool = pools[side]

@@ -52,6 +52,7 @@ class AibrixPrefix(Router[AibrixPrefixParameters]):
         loads = load.tolist()
         least = min(loads)
         if max(loads) - least > self.parameters.imbalance:
+            request.expected_hit_tokens = None  # it does not look
             among = [who for who, own in zip(views.replicas, loads, strict=True) if own == least]
             return among[int(rng.random() * len(among))]
         bound = float(load.mean()) + self.parameters.deviations * float(load.std())
@@ -63,6 +64,7 @@ class AibrixPrefix(Router[AibrixPrefixParameters]):
             if own <= bound
         ]
         best = min(keys)[:2]
+        request.expected_hit_tokens = -best[0]
         among = [key[2] for key in keys if key[:2] == best]
         return among[int(rng.random() * len(among))]
 

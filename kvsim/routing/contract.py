@@ -38,6 +38,9 @@ class RoutedRequest:
         output_tokens: how long its answer will be, where the client says so; else None.
         priority: a lower number is served first, where anybody looks at it.
         pinned: the replica the request asks for by itself, or None.
+        expected_hit_tokens: set by a router that looks for prefixes, in `choose` or `on_sent`:
+            leading tokens it expects the replica to have cached. Nothing is decided by it; it is
+            held against what was found.
     """
 
     request_id: str
@@ -48,6 +51,7 @@ class RoutedRequest:
     output_tokens: int | None = None
     priority: int = 0
     pinned: int | None = None
+    expected_hit_tokens: int | None = None
     _spans: list[tuple[int, int]] | None = field(default=None, repr=False)
     _runs: dict[int, list[Run]] | None = field(default=None, repr=False)
     _keys: dict[int, tuple[int, ...]] | None = field(default=None, repr=False)

@@ -190,6 +190,8 @@ class DynamoKv(Router[DynamoKvParameters]):
             if tokens < 0:
                 active.grow(len(content.uids))
         self._prefilling[request.request_id] = tokens
+        if self.parameters.role != "decode":
+            request.expected_hit_tokens = int(self._state[OVERLAP, replica])
         if self._decisions is not None:
             self._decisions.store(replica, content, now_s)
 

@@ -71,6 +71,7 @@ class LlmdIndex:
         if looked != request.request_id:  # it asked for its replica by itself
             found = self._blocks(request, now_s)
         matched = float(found[replica]) * self.block_tokens
+        request.expected_hit_tokens = int(matched)
         tokens = max(0, request.prompt_tokens - int(matched))
         self._counted[request.request_id] = tokens
         self._tokens[replica] += tokens

@@ -52,4 +52,6 @@ class Oracle(Router[OracleParameters]):
         hits = np.array([cached(request, replica) for replica in views.replicas], np.float64)
         worth = hits - self.parameters.prefill_weight * views.of(views.prefill_tokens)
         best = np.flatnonzero(worth == worth.max())
-        return views.replicas[int(best[int(views.of(views.in_flight)[best].argmin())])]
+        index = int(best[int(views.of(views.in_flight)[best].argmin())])
+        request.expected_hit_tokens = int(hits[index])
+        return views.replicas[index]

@@ -72,13 +72,16 @@ class ProductionStack(Router[ProductionStackParameters]):
             return self._ring.owner(hashed(request.session_id))
         matched = views.of(self._trie.overlap(request.content, len(views.in_flight), now_s))
         if logic == "prefix-aware":
+            request.expected_hit_tokens = int(matched.max())
             among = np.flatnonzero(matched == matched.max())
             return replicas[int(among[int(rng.random() * len(among))])]
         load = views.of(views.in_flight)
         mean = float(load.mean())
         share = matched / request.prompt_tokens
         worth = share - self.parameters.beta * (load - mean) / max(1.0, mean)
-        return replicas[int(worth.argmax())]
+        chosen = int(worth.argmax())
+        request.expected_hit_tokens = int(matched[chosen])
+        return replicas[chosen]
 
     def on_sent(self, request: RoutedRequest, replica: int, now_s: float) -> None:
         """Enter the prompt in the trie, or count the arrival."""

@@ -77,6 +77,7 @@ class SglangCacheAware(Router[SglangCacheAwareParameters]):
             most - least > given.balance_abs_threshold
             and most > given.balance_rel_threshold * least
         ):
+            request.expected_hit_tokens = None  # it does not look
             return views.replicas[emptiest]
         matched, worker = self._tree.match(request.spans())
         known = np.float32(matched) / np.float32(request.prompt_tokens)  # Rust's f32
@@ -85,8 +86,11 @@ class SglangCacheAware(Router[SglangCacheAwareParameters]):
             and worker is not None
             and views.is_available(worker)
         ):
+            request.expected_hit_tokens = matched
             return worker
-        return views.replicas[emptiest]
+        chosen = views.replicas[emptiest]
+        request.expected_hit_tokens = matched if worker == chosen else 0
+        return chosen
 
     def _trim(self, now_s: float) -> None:
         given = self.parameters

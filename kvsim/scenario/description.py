@@ -130,7 +130,8 @@ def _fleet(scenario: Scenario) -> list[str]:
         what = "is lost" if event.lose is not None else "is drained"
         if event.add is not None:
             what = f"is started, ready {event.ready_after:g} s later"
-        lines.append(f"  at {event.at:g} s node {event.node} {what}")
+        pool = "" if event.pool is None else f"{event.pool} "
+        lines.append(f"  at {event.at:g} s {pool}node {event.node} {what}")
     return lines
 
 
@@ -176,7 +177,8 @@ def _lookahead(scenario: Scenario) -> str:
         return "hits drop a block for the drafter: so it is with offload"
     written = scenario.engine.speculative
     if written is not None and written.disable_lookahead_block_hashes:
-        return "hits drop a block for the drafter: disable_lookahead_block_hashes is set"
+        why = "so it is with fleet.pools and with disable_lookahead_block_hashes"
+        return f"hits drop a block for the drafter: {why}"
     return f"hits drop a block for the drafter: so does {scenario.engine.profile}"
 
 

@@ -18,6 +18,10 @@ class FleetEvent(Section):
     """A node that comes or goes."""
 
     at: Seconds = Field(description="when, on the clock of the run")
+    pool: Literal["prefill", "decode"] | None = Field(
+        default=None,
+        description="beside pools: the one whose node it is; nodes are counted from 0 in each",
+    )
     lose: NodeNumber | None = Field(
         default=None, description="number of the node that fails; what it was doing is lost"
     )
@@ -60,7 +64,9 @@ class Fleet(Section):
         "where balancing is external",
     )
     lost_requests: Literal["resend", "refuse"] = Field(
-        default="resend", description="what becomes of the requests of a node that fails"
+        default="resend",
+        description="what becomes of requests whose node fails, or, beside pools, whose KV could "
+        "not be loaded",
     )
     events: Annotated[tuple[FleetEvent, ...], Strict(False)] | None = Field(
         default=None, description="nodes that come and go; null for none"

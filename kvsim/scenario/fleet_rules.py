@@ -40,6 +40,9 @@ def _events(scenario: ScenarioKeys, fleet: Fleet) -> Iterator[Problem]:
     sound = []
     for number, event in enumerate(events):
         place = f"fleet.events.{number}"
+        if event.pool is not None:
+            text = f"{event.pool} stands without fleet.pools. Give pools, or leave it out."
+            yield Problem(f"{place}.pool", text, ("fleet.pools",))
         given = [key for key in ("lose", "drain", "add") if getattr(event, key) is not None]
         if len(given) != 1:
             text = f"gives {' and '.join(given)}. Keep one" if given else "does nothing. Give one"

@@ -242,6 +242,7 @@ class ScenarioKeys(Section):
             return any(group.eagle for group in self.model_spec.groups)
         return (
             self.offload is not None
+            or (self.fleet is not None and self.fleet.pools is not None)
             or speculative.disable_lookahead_block_hashes
             or not PROFILES[self.engine.profile].has_key_lookahead
         )

@@ -34,6 +34,13 @@ class Pools(Section):
     decode: Pool = Field(description="nodes that make answers")
 
 
+LoadFailure = Literal["fail", "recompute"]
+_LOAD_FAILURE = (
+    "what the decode side does with a request whose KV cannot be loaded, its prefill node being "
+    "gone: fail it, and fleet.lost_requests says what becomes of it, or compute its prompt"
+)
+
+
 class NixlPull(Section):
     """The decode side reads from the prefill side, as the engine's NixlConnector."""
 
@@ -56,6 +63,7 @@ class NixlPull(Section):
         "for none",
     )
     renew_to: Seconds = Field(default=20.0, description="how long a renewed lease still holds")
+    kv_load_failure_policy: LoadFailure = Field(default="fail", description=_LOAD_FAILURE)
 
 
 class MooncakePush(Section):
@@ -73,6 +81,12 @@ class MooncakePush(Section):
     )
     lease: Seconds = Field(
         default=480.0, description="how long the prefill side keeps blocks that nobody asks for"
+    )
+    kv_load_failure_policy: LoadFailure = Field(
+        default="fail",
+        description=_LOAD_FAILURE.replace(
+            "its prefill node", "its prefill node, or what that kept,"
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -138,7 +138,8 @@ def event_words(scenario: Scenario) -> list[str]:
     for event in fleet_events(scenario):
         what = "lost" if event.lose is not None else "drained" if event.drain is not None else ""
         at_s = event.at if what else event.at + event.ready_after
-        told.append(f"node {event.node} {what or 'ready'} at {seconds(at_s)}")
+        pool = "" if event.pool is None else f"{event.pool} "
+        told.append(f"{pool}node {event.node} {what or 'ready'} at {seconds(at_s)}")
     return told
 
 
@@ -207,10 +208,9 @@ def pool_timeline(result: RunResult) -> pd.DataFrame:
     if "replica" not in timeline.columns or timeline["replica"].nunique() < 2:
         return timeline
     lost: dict[int, list[float]] = {}
-    nodes = {row["replica"]: row["node"] for row in result.summary["fleet"]["replicas"]}
-    for event in fleet_events(result.scenario):
-        if event.lose is not None:
-            lost.setdefault(event.lose, []).append(event.at)
+    for row in result.summary["fleet"]["replicas"]:
+        events = _events_of(result, row)
+        lost[row["replica"]] = [event.at for event in events if event.lose is not None]
     times_s, changes = [], []
     for replica, rows in timeline.groupby("replica"):
         own_s = rows["time_s"].to_numpy(dtype=float)
@@ -220,7 +220,7 @@ def pool_timeline(result: RunResult) -> pd.DataFrame:
                 np.array([*rows["group_cached_blocks"]], dtype=float),
             ]
         )
-        for at_s in lost.get(nodes[replica], ()):  # it has nothing from then on
+        for at_s in lost.get(int(str(replica)), ()):  # it has nothing from then on
             place = int(np.searchsorted(own_s, at_s, side="right"))
             own_s = np.insert(own_s, place, at_s)
             values = np.insert(values, place, 0.0, axis=0)
@@ -378,7 +378,6 @@ def _rows(
 
 def _queues(result: RunResult, edges_s: Floats) -> Floats:
     """Requests running and waiting by replica, mean over each stretch; NaN where it was not."""
-    events = fleet_events(result.scenario)
     queues = []
     timelines = dict(list(result.timeline.groupby("replica")))
     for row in result.summary["fleet"]["replicas"]:
@@ -392,17 +391,25 @@ def _queues(result: RunResult, edges_s: Floats) -> Floats:
         # Each entry holds to the next, so what has passed by a moment is linear between them.
         passed = np.concatenate([[0.0], np.cumsum(counts[:-1] * np.diff(times_s))])
         mean = np.diff(np.interp(edges_s, times_s, passed)) / np.diff(edges_s)
-        mean[~_is_there(row["node"], edges_s, events, row["pool"] is not None)] = math.nan
+        mean[~_is_there(edges_s, _events_of(result, row))] = math.nan
         queues.append(mean)
     return np.array(queues)
 
 
-def _is_there(
-    node: int, edges_s: Floats, events: tuple[FleetEvent, ...], is_split: bool
-) -> npt.NDArray[np.bool_]:
+def _events_of(result: RunResult, row: dict[str, Any]) -> list[FleetEvent]:
+    """What happens to the node of a row of a summary's replicas, in order of time."""
+    rows = result.summary["fleet"]["replicas"]
+    first = min(one["node"] for one in rows if one["pool"] == row["pool"])
+    return [
+        event
+        for event in fleet_events(result.scenario)
+        if event.pool == row["pool"] and event.node == row["node"] - first
+    ]
+
+
+def _is_there(edges_s: Floats, own: list[FleetEvent]) -> npt.NDArray[np.bool_]:
     """In which stretches a node was there at all; one that drains is until it has nothing left."""
     there = np.ones(len(edges_s) - 1, dtype=bool)
-    own = [] if is_split else [event for event in events if event.node == node]
     gone_s: float | None = 0.0 if own and own[0].add is not None else None
     for event in [*own, None]:
         begin_s = math.inf if event is None else event.at + event.ready_after

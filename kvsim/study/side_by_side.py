@@ -51,7 +51,8 @@ def run_side_by_side(
 
     Args:
         variants: by name; as of `expand_variants`.
-        jobs: simulations at once; None is all cores.
+        jobs: simulations at once, or parts of a fleet; None is all cores, of parts those of this
+            machine.
         backend: one of `kvsim.study.parallel.BACKENDS`.
         arguments: the command line after the program's name, for the provenance.
         on_progress: told of each variant, from another thread.
@@ -62,13 +63,15 @@ def run_side_by_side(
     Raises:
         KvsimError: there is no such backend; a worker was killed, as happens when memory runs out.
     """
+    from kvsim.fleet.parts import runs_in_parts
+
     check_backend(backend, jobs)
     with _shares(list(variants), on_progress) as shares_file:
         tasks = [
             _Task(name, scenario, tuple(arguments), shares_file, row, len(variants))
             for row, (name, scenario) in enumerate(variants.items())
         ]
-        if len(tasks) == 1:
+        if len(tasks) == 1 and runs_in_parts(tasks[0].scenario):
             spread = partial(each, jobs=jobs, backend=backend)
             num_parts = jobs or num_cores()
             yield tasks[0].name, _run(tasks[0], num_parts, spread)
@@ -80,7 +83,9 @@ def run_side_by_side(
 def _run(
     task: _Task, num_parts: int = 1, in_parts: InParts | None = None
 ) -> RunResult | KvsimError:
-    write = None if task.shares_file is None else _writer(task.shares_file, task.row, task.num_rows)
+    write = None
+    if task.shares_file is not None and Path(task.shares_file).exists():  # not on other machines
+        write = _writer(task.shares_file, task.row, task.num_rows)
     try:
         return run_variant(
             task.scenario,

@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 
 from kvsim.cli import app
 from kvsim.errors import KvsimError
-from kvsim.metrics.records import REQUEST_COLUMNS, TIMELINE_COLUMNS
+from kvsim.metrics.fleet import EXPECTED_KEYS, FLEET_KEYS, LINK_KEYS, REPLICA_KEYS
+from kvsim.metrics.handoff import HANDOFF_COLUMNS, POOLS_KEYS, SIDE_KEYS
+from kvsim.metrics.records import FLEET_COLUMNS, REQUEST_COLUMNS, TIMELINE_COLUMNS
 from kvsim.metrics.summary import SUMMARY_KEYS
 from kvsim.metrics.tiers import TIER_KEYS
 from kvsim.scenario.glossary import scenario_keys
@@ -26,7 +28,13 @@ def said(*words: str) -> str:
     [
         ("summary", SUMMARY_KEYS),
         ("tiers", TIER_KEYS),
-        ("requests", REQUEST_COLUMNS),
+        ("fleets", FLEET_KEYS),
+        ("replicas", REPLICA_KEYS),
+        ("links", LINK_KEYS),
+        ("expected_hits", EXPECTED_KEYS),
+        ("handoffs", POOLS_KEYS),
+        ("sides", SIDE_KEYS),
+        ("requests", {**REQUEST_COLUMNS, **FLEET_COLUMNS, **HANDOFF_COLUMNS}),
         ("timeline", TIMELINE_COLUMNS),
     ],
 )
@@ -59,7 +67,9 @@ def test_a_name_is_found_wherever_it_stands() -> None:
 
 
 def test_topics_come_without_a_name() -> None:
-    assert said().startswith("keys ")
+    text = said()
+    assert text.startswith("keys ")
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_an_unknown_name_names_the_nearest() -> None:

@@ -267,3 +267,19 @@ def test_why_shows_the_reasons_and_explain_one_request(
     as_json = json.loads(kvsim("explain", out / "boundary", "2", "--json").out)
     assert as_json["missed_not_retained_tokens"] == 640
     assert kvsim("explain", out / "boundary", "9").code == 2
+
+
+@pytest.mark.parametrize("compares", [True, False])
+def test_a_fleet_says_why_it_ran_on_one_core(
+    compares: bool, kvsim: Kvsim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvsim.study.parallel.num_cores", lambda: 2)
+    path = tmp_path / "fleet.yaml"
+    fleet = "fleet: {nodes: 2, router: round-robin}\n"
+    path.write_text(SMALL[: SMALL.index("variants:")].replace("  concurrency: 1\n", "") + fleet)
+    options = ("--set", f"output.compare_caches={compares}".lower(), "--out", tmp_path / "out")
+    note = "All replicas ran in one process: output.compare_caches looks at them all."
+    for jobs in ("1", "2"):
+        answer = kvsim("run", path, *options, "--jobs", jobs)
+        assert answer.code == 0, answer.err
+        assert (note in answer.out) == (compares and jobs == "2")

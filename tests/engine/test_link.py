@@ -96,3 +96,30 @@ def test_how_busy_it_was(spec: LinkSpec) -> None:
 def test_a_link_without_bandwidth_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^0\.0 bytes a second carry nothing$"):
         Link(Clock(), replace(FIFO, load_bytes_per_s=0.0))
+
+
+def test_what_is_given_up_goes_no_further_and_leaves_its_part_to_others() -> None:
+    """At 1 s the first has 50 of 100 bytes; from then on the second has all of 100 bytes a s."""
+    clock = Clock()
+    link = Link(clock, FAIR)
+    first, second = link.carry(LOAD, 100.0), link.carry(LOAD, 200.0)
+    clock.at(1.0).callbacks.append(lambda _: link.give_up(LOAD, first))  # type: ignore[union-attr]
+    ends = []
+    second.callbacks.append(lambda _: ends.append(clock.now))  # type: ignore[union-attr]
+    clock.run()
+    assert not first.triggered
+    assert ends == [1.0 + 150 / 100 + 0.25]
+    assert link.carried_bytes(LOAD) == 250
+    link.give_up(LOAD, second)  # it has arrived: nothing happens
+    assert link.carried_bytes(LOAD) == 250
+
+
+def test_on_a_link_that_carries_one_after_another_others_keep_their_turns() -> None:
+    clock = Clock()
+    link = Link(clock, FIFO)
+    first, second = link.carry(LOAD, 100.0), link.carry(LOAD, 200.0)
+    link.give_up(LOAD, first)
+    ends = []
+    second.callbacks.append(lambda _: ends.append(clock.now))  # type: ignore[union-attr]
+    clock.run()
+    assert ends == [3.25]

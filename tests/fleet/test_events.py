@@ -142,7 +142,7 @@ def log_of(entries: list[tuple[int, int, int]], num_stamped: int) -> Ints:
 
 
 def messages_of(entries: list[tuple[int, int, int]]) -> list[tuple[int, list[int], list[int]]]:
-    """Time, keys stored and keys removed: one message, or parts where a block is in both."""
+    """Time, keys stored and keys removed: one message a time, or parts where a block is in both."""
     told = [
         (what in (ENTERED, ENTERED_AGAIN), prefix_key(uid_of(key), 16 * number_of(key)), time_ns)
         for key, what, time_ns in entries
@@ -151,15 +151,14 @@ def messages_of(entries: list[tuple[int, int, int]]) -> list[tuple[int, list[int
     both = {key for stored, key, _ in told if stored} & {
         key for stored, key, _ in told if not stored
     }
-    parts = [list(part) for _, part in itertools.groupby(told, key=lambda row: row[0])]
+    parts = itertools.groupby(told, key=lambda row: (row[2], bool(both) and row[0]))
     return [
         (
             part[-1][2],
             [key for stored, key, _ in part if stored],
             [key for stored, key, _ in part if not stored],
         )
-        for part in (parts if both else [told])
-        if part
+        for part in (list(rows) for _, rows in parts)
     ]
 
 

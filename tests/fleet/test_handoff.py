@@ -43,8 +43,10 @@ def split(requests: Any, **parts: Any) -> Scenario:
     pools = parts.pop("pools", {"prefill": {}, "decode": {}})
     transfer = {"kind": "nixl-pull", "link": LINK, "fixed_s": 0, "descriptor_s": 0, **given}
     rules = parts.pop("split", {})
+    more = {key: parts.pop(key) for key in ("events", "lost_requests") if key in parts}
     data = {"model": {"groups": GROUPS}, **parts}
-    return scenario(requests, fleet={"pools": pools, "transfer": transfer, "split": rules}, **data)
+    fleet = {"pools": pools, "transfer": transfer, "split": rules, **more}
+    return scenario(requests, fleet=fleet, **data)
 
 
 def run(made: Scenario, **options: Any) -> tuple[FleetSimulation, Handoffs]:
@@ -124,6 +126,8 @@ ARRIVALS = st.lists(
     lease=st.sampled_from([0.02, 30.0]),
     bandwidth=st.sampled_from([1e9, 1e11]),
     uncached=st.sampled_from([None, 40]),
+    policy=st.sampled_from(["fail", "recompute"]),
+    layers=st.sampled_from([0, 1, 3]),
 )
 @example(  # a prompt that is pushed, whose lease is lost, is looked up on both sides
     arrivals=[
@@ -141,6 +145,8 @@ ARRIVALS = st.lists(
     lease=0.02,
     bandwidth=1e9,
     uncached=40,
+    policy="recompute",
+    layers=0,
 )
 @example(  # the same without a split by length: the decode side looks up all of them
     arrivals=[
@@ -162,6 +168,8 @@ ARRIVALS = st.lists(
     lease=0.02,
     bandwidth=1e9,
     uncached=None,
+    policy="recompute",
+    layers=0,
 )
 def test_what_is_sent_arrives_and_nothing_is_served_before(
     arrivals: Any,
@@ -171,14 +179,22 @@ def test_what_is_sent_arrives_and_nothing_is_served_before(
     lease: float,
     bandwidth: float,
     uncached: int | None,
+    policy: str,
+    layers: int,
 ) -> None:
     at_s, requests = 0.0, []
     for spans, output, gap_s in arrivals:
         at_s += gap_s
         prompt = [list(span) for span in spans]
         requests.append({"prompt": prompt, "output": output, "at_s": at_s})
-    engine = {"max_model_len": 512, "max_num_batched_tokens": 128, "max_num_seqs": 4}
-    transfer: dict[str, Any] = {"kind": kind, "lease": lease}
+    engine: dict[str, Any] = {
+        "max_model_len": 512,
+        "max_num_batched_tokens": 128,
+        "max_num_seqs": 4,
+    }
+    if layers:  # draft layers, one behind the other
+        engine["speculative"] = {"tokens": layers, "acceptance": 0.6, "mtp_layers": layers}
+    transfer: dict[str, Any] = {"kind": kind, "lease": lease, "kv_load_failure_policy": policy}
     transfer["link"] = {**LINK, "bandwidth": bandwidth}
     if kind == "nixl-pull":
         transfer["renew_every"] = None
@@ -194,11 +210,9 @@ def test_what_is_sent_arrives_and_nothing_is_served_before(
     frame = frame_of(result)
     assert frame["end_s"].notna().all()
     moved = frame[frame["moved_bytes"].notna()]
-    sent = [side.num_bytes for side in handoffs.prefill_sides.values()]
-    received = [side.num_bytes for side in handoffs.decode_sides.values()]
-    blocks = np.sum(
-        [side.filler.blocks_received for side in handoffs.decode_sides.values()], axis=0
-    )
+    sent = [side.num_bytes for side in handoffs.prefill_sides]
+    received = [side.num_bytes for side in handoffs.decode_sides]
+    blocks = np.sum([side.filler.blocks_received for side in handoffs.decode_sides], axis=0)
     by_group = blocks * [FULL_BYTES, WINDOW_BYTES]
     assert sum(sent) == sum(received) == moved["moved_bytes"].sum() == by_group.sum()
     assert list(by_group) == handoffs.group_bytes
@@ -206,24 +220,32 @@ def test_what_is_sent_arrives_and_nothing_is_served_before(
         (handoffs.prefill_sides, "store", sent),
         (handoffs.decode_sides, "load", received),
     ):
-        carried = [side.nic.carried_bytes(direction) for side in sides.values()]
+        carried = [side.nic.carried_bytes(direction) for side in sides]
         assert carried == pytest.approx(counted)
     # Each part takes its time, and they are all there is.
     assert (moved[list(PARTS)] >= -1e-12).all().all()
     assert (moved["transfer_s"] >= moved["moved_bytes"] / bandwidth - 1e-12).all()
     assert (moved["decode_start_s"] > 0).all()
     np.testing.assert_allclose(moved[list(PARTS)].sum(axis=1), moved["ttft_s"])
-    assert (moved["pulled_tokens"] + moved["decode_hit_tokens"] == moved["prompt_tokens"]).all()
+    left = max(layers - 1, 0) if kind == "nixl-pull" else 0
+    there = moved["prompt_tokens"] - left * (moved["prompt_tokens"] > left)
+    assert (moved["pulled_tokens"] + moved["decode_hit_tokens"] == there).all()
     # Every block came back, on both sides, and nobody waits.
     assert not handoffs.under_way
-    for side in [*handoffs.prefill_sides.values(), *handoffs.decode_sides.values()]:
-        if side in handoffs.prefill_sides.values():
+    for side in [*handoffs.prefill_sides, *handoffs.decode_sides]:
+        if side in handoffs.prefill_sides:
             side.keeper.complete(side.take_done())  # an idle engine has not looked yet
             assert not side.keeper.held
         assert not side.connector.in_flight
         assert side.cache.num_free == num_blocks - 1
-    assert result.counters.queried_tokens == frame["prompt_tokens"].sum()
-    assert result.counters.hit_tokens == frame["hit_tokens"].sum()
+    # Each attempt looks a prompt up, and counts what it finds once.
+    attempts = 1 + frame["resent"]
+    assert result.counters.queried_tokens == (attempts * frame["prompt_tokens"]).sum()
+    if not frame["resent"].any():
+        assert result.counters.hit_tokens == frame["hit_tokens"].sum()
+    if policy == "recompute" or kind == "nixl-pull":
+        assert not frame["resent"].any()
+    assert handoffs.num_failed <= handoffs.num_lost
     if lease == 30:
         assert handoffs.num_lost == 0
 
@@ -300,7 +322,7 @@ def test_blocks_are_kept_until_they_are_read() -> None:
         ("nixl-pull", {"renew_every": None}, 1),
         ("nixl-pull", {"renew_every": 0.1, "renew_to": 0.15}, 0),
         ("nixl-pull", {"renew_every": 0.5, "renew_to": 0.2}, 1),
-        ("mooncake-push", {}, 1),
+        ("mooncake-push", {"kv_load_failure_policy": "recompute"}, 1),
     ],
 )
 def test_leases(kind: str, more: dict[str, Any], lost: int) -> None:
@@ -325,7 +347,7 @@ def test_who_is_preempted_after_a_transfer_computes_on_the_decode_side() -> None
     result, handoffs = run(split(requests, model={"groups": GROUPS[:1]}, pools=pools))
     frame = frame_of(result)
     assert frame["preemptions"].sum() > 0
-    (side,) = handoffs.decode_sides.values()
+    (side,) = handoffs.decode_sides
     assert side.filler.blocks_received == [2 * 7]  # once
     assert result.counters.scheduled_tokens > 2 * (100 + 60)
 
@@ -395,7 +417,7 @@ def test_ranks_that_differ_in_number(
     (row,) = frame_of(result).to_dict("records")
     prompt_bytes = 10 * FULL_BYTES
     assert row["transfer_s"] == pytest.approx(max(sent, received) * prompt_bytes / 1e9)
-    (ahead,), (behind,) = handoffs.prefill_sides.values(), handoffs.decode_sides.values()
+    (ahead,), (behind,) = handoffs.prefill_sides, handoffs.decode_sides
     assert ahead.nic.carried_bytes("store") == pytest.approx(sent * prompt_bytes)
     assert behind.nic.carried_bytes("load") == pytest.approx(received * prompt_bytes)
     assert row["moved_bytes"] == received * ranks[1] * prompt_bytes

@@ -11,7 +11,7 @@ from kvsim.metrics.misses import EVICTIONS, MISS_REASONS, column_of
 from kvsim.metrics.summary import summarize
 from kvsim.scenario import Scenario
 from tests.fleet.small import frame_of, scenario
-from tests.fleet.test_handoff import GROUPS, KINDS, split
+from tests.fleet.test_handoff import GROUPS, KINDS, LINK, split
 
 REASONS = {"output": {"reasons": True}}
 
@@ -71,9 +71,29 @@ def test_a_lost_lease_counts_no_token_twice(kind: str) -> None:
     """The decode pool holds one request: the second waits for it longer than its lease."""
     requests = [{"prompt": [[f"p{n}", 160]], "output": 60, "at_s": 0.1 * n} for n in range(2)]
     pools = {"prefill": {}, "decode": {"node": {"num_blocks": 18}}}
-    transfer = {"kind": kind, "lease": 0.3}
+    transfer = {"kind": kind, "lease": 0.3, "kv_load_failure_policy": "recompute"}
     if kind == "nixl-pull":
         transfer["renew_every"] = None
     made = split(requests, model={"groups": GROUPS[:1]}, pools=pools, transfer=transfer, **REASONS)
     summary_of(made)
     assert frame_of(simulate_fleet(made))["lease_lost"].sum() == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("policy", ["fail", "recompute"])
+def test_reasons_add_up_where_nodes_of_pools_are_lost(kind: str, policy: str) -> None:
+    events = [
+        {"at": at, "pool": pool, what: 0}
+        for pool in ("prefill", "decode")
+        for at, what in ((2.0, "lose"), (2.5, "add"))
+    ]
+    slow = {**LINK, "bandwidth": 1e8}
+    made = split(
+        None,
+        pools={"prefill": {"nodes": 2}, "decode": {"nodes": 2}},
+        transfer={"kind": kind, "link": slow, "kv_load_failure_policy": policy},
+        events=events,
+        **REASONS,
+    )
+    summary_of(made)
+    assert frame_of(simulate_fleet(made))["resent"].any()

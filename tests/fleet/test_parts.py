@@ -10,7 +10,13 @@ import pandas as pd
 import pytest
 
 from kvsim.fleet.outcome import FleetSimulation
-from kvsim.fleet.parts import Part, run_part, simulate_in_parts, why_whole
+from kvsim.fleet.parts import (
+    Part,
+    run_part,
+    simulate_in_parts,
+    whole_note,
+    why_whole,
+)
 from kvsim.fleet.simulation import NodesRun, simulate_fleet
 from kvsim.metrics.records import fleet_timeline
 from kvsim.study.parallel import each
@@ -68,9 +74,14 @@ def test_routers_side_by_side_and_ranks_of_experts() -> None:
     assert_same(simulate_in_parts(made, 2, here), simulate_fleet(made))
 
 
-def test_in_processes() -> None:
+@pytest.mark.parametrize(
+    ("backend", "package"), [("loky", "joblib"), ("dask", "distributed"), ("ray", "ray")]
+)
+def test_in_processes_here_and_on_clusters(backend: str, package: str) -> None:
+    pytest.importorskip(package)
     made = scenario(CHAT, fleet={"nodes": 4, "router": "session"}, output=APART)
-    assert_same(simulate_in_parts(made, 2, partial(each, jobs=2)), simulate_fleet(made))
+    in_parts = partial(each, jobs=2, backend=backend)
+    assert_same(simulate_in_parts(made, 3, in_parts), simulate_fleet(made))
 
 
 def test_sessions_that_start_at_one_moment_are_put_in_order_by_one_process() -> None:
@@ -97,6 +108,20 @@ def test_what_hangs_together_runs_whole(change: dict[str, Any], why: str) -> Non
     whole = made.replace(change)
     assert why in (why_whole(whole) or "")
     assert_same(simulate_in_parts(whole, 3, never), simulate_fleet(whole))
+
+
+def test_people_are_told_why_replicas_ran_in_one_process() -> None:
+    made = scenario(CHAT, fleet={"nodes": 3, "router": "session"})
+    assert whole_note(made) == (
+        "All replicas ran in one process: output.compare_caches looks at them all."
+    )
+    seeing = made.replace({"fleet.router": "least-requests"})
+    assert whole_note(seeing) == (  # the comparison is not what is in the way
+        "All replicas ran in one process: the router goes by the state of replicas."
+    )
+    assert whole_note(made.replace({"output.compare_caches": False})) is None
+    assert whole_note(made.replace({"fleet.nodes": 1})) is None
+    assert whole_note(scenario(CHAT)) is None
 
 
 def test_what_is_not_compared_is_null_and_changes_nothing_else() -> None:

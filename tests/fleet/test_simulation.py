@@ -203,3 +203,11 @@ def test_a_router_that_fails_is_an_error(tmp_path: Any, monkeypatch: pytest.Monk
 def test_the_columns_of_a_fleet() -> None:
     assert list(fleet(scenario(fleet={"nodes": 2}))) == [*REQUEST_COLUMNS, *FLEET_COLUMNS]
     assert CHAT["num_sessions"] == 40
+
+
+def test_states_that_need_more_blocks_than_a_run_of_decodes_may_take() -> None:
+    """A pool that is nearly full of states: runs of steps end where room could run short."""
+    state = {"kind": "mamba", "block_size": 64, "checkpoint_alignment": 1}
+    groups = [{"kind": "full", "block_size": 64}, state, state]
+    made = scenario(model={"groups": groups}, node={"num_blocks": 50}, fleet={"nodes": 2})
+    pd.testing.assert_frame_equal(fleet(made), fleet(made, one_by_one=True))

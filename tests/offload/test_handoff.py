@@ -54,7 +54,7 @@ def test_a_prompt_that_lost_its_blocks_is_told_of() -> None:
 
 def test_a_prompt_is_asked_for_once() -> None:
     pool = cache()
-    filler = DecodeConnector(pool)
+    filler = DecodeConnector(pool, 0, lambda name: None)
     sequence = prompt(200)
     filler.arrive(sequence, "one", 2, 210)
     assert filler.match(sequence, 0) == 0  # nobody has it

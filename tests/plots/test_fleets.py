@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from kvsim import plots
+from kvsim.cli import app
 from kvsim.errors import KvsimError
 from kvsim.plots.fleet_style import router_styles, run_styles
+from kvsim.report.page import report_html
+from kvsim.results.variants import write_variant
 from kvsim.study.fleets import replica_series
-from tests.fleet.results import apart, laid_out, routed, with_loss
+from kvsim.study.links import link_series
+from kvsim.study.runs import read_runs
+from tests.fleet.results import apart, laid_out, routed, with_links, with_loss
 
 ROUTERS = ("random", "session", "oracle")
 
@@ -94,3 +102,70 @@ def test_a_router_has_one_colour_everywhere() -> None:
     assert [style.color for style in by_router] == [s.color for s in router_styles(ROUTERS)]
     alike = run_styles([routed("random").scenario] * 2)
     assert alike[0].color == run_styles([laid_out(1).scenario])[0].color
+
+
+def test_bytes_by_link() -> None:
+    result = with_links(2)
+    links = result.summary["fleet"]["links"]
+    ax, busy = plots.links_by_bytes(result)
+    drawn = [bar.get_width() * 1e6 for bar in ax.patches]
+    stored, loaded = ([link[f"{way}_bytes"] for link in links] for way in ("stored", "loaded"))
+    assert drawn == pytest.approx([*stored, *loaded])
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    assert names == ["0.0: CPU", "0.1: CPU", "1.0: CPU", "1.1: CPU"]
+    assert ax.get_xlabel() == "Stored and loaded (MB, share of capacity)"
+    shares = np.ma.filled(busy.collections[0].get_array().astype(float), np.nan)
+    series = link_series(result, 64)
+    assert series is not None
+    np.testing.assert_array_equal(shares.reshape(series.busy.shape), series.busy)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_what_links_carry_over_time_adds_up(is_shared: bool) -> None:
+    result = with_links(2, is_shared=is_shared)
+    series = link_series(result, 64)
+    assert series is not None
+    if is_shared:
+        assert series.names == ("node 0: CPU", "node 1: CPU")
+    lengths_s = np.diff(series.edges_s)
+    for number, link in enumerate(result.summary["fleet"]["links"]):
+        assert link["store_bytes_per_s"] == link["load_bytes_per_s"] == 4e6
+        for way, carried in enumerate((link["stored_bytes"], link["loaded_bytes"])):
+            over_time = float(np.nansum(series.busy[number, way] * lengths_s)) * 4e6
+            # What was carried after the last row of its timeline is in no row.
+            assert over_time == pytest.approx(carried, rel=0.05)
+        up_s = result.summary["fleet"]["replicas"][2 * link["node"]]["up_s"]
+        assert link["store_utilization"] == pytest.approx(link["stored_bytes"] / 4e6 / up_s)
+
+
+def test_of_too_many_links_those_that_carry_most_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = with_links(2)
+    monkeypatch.setattr("kvsim.plots.links.MOST_LINKS", 3)
+    monkeypatch.setattr("kvsim.plots.links._MOST_NOTED", 2)
+    ax, _ = plots.links_by_bytes(result)
+    assert ax.get_title(loc="left") == "Bytes by link: 3 of 4 links"
+    assert not ax.texts
+    links = result.summary["fleet"]["links"]
+    least = min(range(4), key=lambda n: links[n]["stored_bytes"] + links[n]["loaded_bytes"])
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    assert f"{least // 2}.{least % 2}: CPU" not in names
+
+
+def test_links_between_pools_and_none() -> None:
+    ax, _ = plots.links_by_bytes(apart())
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    assert names == ["prefill 0: other pool", "decode 1: other pool", "decode 2: other pool"]
+    with pytest.raises(KvsimError, match="result: has no link. Set offload: or fleet.pools"):
+        plots.links_by_bytes(routed("random"))
+
+
+def test_the_command_and_the_report_show_the_links_of_a_fleet(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    write_variant(out, with_links(2))
+    picture = tmp_path / "links.png"
+    done = CliRunner().invoke(app, ["plot", "links", str(out), "--out", str(picture)])
+    assert done.exit_code == 0, done.output
+    assert picture.stat().st_size > 10_000
+    page = report_html(read_runs(out))
+    assert "links: bytes stored and loaded by each" in page
+    assert "link utilization over time" not in page  # that mixes the links of all replicas

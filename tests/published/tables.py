@@ -25,8 +25,10 @@ SHARED_SAYS = (
     "worker gets, drawn from 64 groups, 56 are the first of theirs, so an engine that finds what",
     "earlier prompts left hits 53% by counting, whatever it takes. 20% and 70% together are what",
     "about five prompts a group give on eight workers, or an engine that does not find a prefix",
-    "which is computed in the same batch (SGLang of November 2024); which of them, is not said. So",
-    "throughput gains 16% here, not 92%.",
+    "which is computed in the same batch (SGLang of November 2024); which of them, is not said.",
+    "Against few prompts a group speaks the tool's first run (#1990): 1,024 prompts of 2,272",
+    "tokens on four workers by round robin at 42,652 tok/s, as much a worker as on eight, though",
+    "by counting they find 71% of the tokens. So throughput gains 16% here, not 92%.",
 )
 REPEATED = {
     "round-robin": ("17.4%", 11.58),

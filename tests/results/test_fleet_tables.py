@@ -69,7 +69,12 @@ def test_pools_are_named_and_their_imbalance_is_each_their_own() -> None:
 def test_events_of_caches_come_late() -> None:
     late = routed("dynamo-kv").summary["fleet"]
     assert late["events_after_s"] == 0.005
-    assert "routers learn 5.00 ms later what caches hold" in list(fleet_lines(late))
+    under_way = f"{late['events_under_way']['mean']:.2g}"
+    told = f"routers learn 5.00 ms later what caches hold; messages under way: {under_way}"
+    lines = list(fleet_lines(late))
+    assert told in lines
+    assert "hits expected by the router: 0 tokens off, too many in 0.0%, too few in 0.0%" in lines
+    assert not any("expected" in line for line in fleet_lines(routed("random").summary["fleet"]))
     assert routed("random").summary["fleet"]["events_after_s"] is None
 
 

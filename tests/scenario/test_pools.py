@@ -41,7 +41,28 @@ def test_pools_are_read_and_written_again() -> None:
         (
             {"pools": POOLS, "events": [{"at": 1, "lose": 0}]},
             {},
-            "fleet.events: stand beside pools, whose nodes do not come and go yet. Leave one",
+            "fleet.events.0.pool: is missing beside fleet.pools. Give the pool of the node: pre",
+        ),
+        (
+            {"nodes": 2, "events": [{"at": 1, "lose": 0, "pool": "decode"}]},
+            {},
+            "fleet.events.0.pool: decode stands without fleet.pools. Give pools, or leave it out.",
+        ),
+        (
+            {
+                "pools": POOLS,
+                "events": [
+                    {"at": 1, "pool": "prefill", "add": 1},
+                    {"at": 2, "pool": "decode", "lose": 1},
+                ],
+            },
+            {},
+            "fleet.events.1.lose: 1 is no node that is there at 2 s. Nodes there: 0.",
+        ),
+        (
+            {"pools": POOLS, "transfer": {"kv_load_failure_policy": "retry"}},
+            {},
+            "fleet.transfer.kv_load_failure_policy: ",
         ),
         (
             {"pools": {**POOLS, "prefill": {"router": "nearest"}}},
@@ -71,13 +92,23 @@ def test_pools_are_read_and_written_again() -> None:
         ),
         (
             {"pools": POOLS},
-            {"offload": {"kind": "cpu"}},
-            "offload: a tier beside fleet.pools is not simulated yet. Leave one of them out.",
+            {"offload": {"kind": "cpu", "overlap_loads": True}},
+            "offload.overlap_loads: true: steps do not wait for loads, but do for what is handed",
         ),
         (
             {"pools": POOLS},
-            {"engine": {"speculative": {"tokens": 1, "acceptance": 0.8}}},
-            "engine.speculative: drafts beside fleet.pools are not simulated yet",
+            {"offload": {"kind": "cpu"}, "model": "qwen3-next-80b-a3b"},
+            "offload: a tier of states beside fleet.pools is not simulated: which of both has the",
+        ),
+        (
+            {
+                "pools": {
+                    "prefill": {"node": {"gpus": 4, "tensor_parallel": 4, "num_blocks": 100}},
+                    "decode": {"node": {"gpus": 2, "tensor_parallel": 2, "num_blocks": 100}},
+                }
+            },
+            {"model": "qwen3-next-80b-a3b"},
+            "fleet.pools: tensor_parallel is 4 on the prefill and 2 on the decode side: how ranks",
         ),
         (
             {"pools": POOLS},
@@ -86,8 +117,15 @@ def test_pools_are_read_and_written_again() -> None:
         ),
         (
             {"pools": POOLS},
-            {"model": "qwen3-next-80b-a3b"},
-            "model: has groups that are neither full nor sliding_window",
+            {
+                "model": {
+                    "groups": [
+                        {"kind": "full", "block_size": 16},
+                        {"kind": "chunked_local", "block_size": 16, "attention_chunk_size": 64},
+                    ]
+                }
+            },
+            "model: has chunked local groups: what is handed over of them by fleet.pools is not",
         ),
     ],
 )

@@ -17,7 +17,7 @@ from kvsim.study.fleets import (
     replica_series,
     shortfall,
 )
-from tests.fleet.results import apart, laid_out, routed, with_loss
+from tests.fleet.results import apart, apart_with_loss, laid_out, routed, with_loss
 from tests.fleet.small import scenario
 
 SECONDS = 40
@@ -75,6 +75,19 @@ def test_a_node_that_is_not_there_has_no_load() -> None:
     starts_s, ends_s = series.edges_s[:-1], series.edges_s[1:]
     assert gone.tolist() == ((starts_s >= 20) & (ends_s <= 24)).tolist()
     assert not np.isnan(series.queue[0]).any()
+
+
+def test_of_a_split_fleet_it_is_the_node_of_its_pool_that_is_not_there() -> None:
+    series = replica_series(apart_with_loss())
+    gone = np.isnan(series.queue)
+    inside = (series.edges_s[:-1] >= 4.0) & (series.edges_s[1:] <= 6.0)
+    assert inside.any()
+    assert gone[2][inside].all()  # the second decode node
+    assert not gone[:2].any()
+    assert event_words(apart_with_loss().scenario) == [
+        "decode node 1 lost at 4.00 s",
+        "decode node 1 ready at 6.00 s",
+    ]
 
 
 def test_what_a_loss_did() -> None:
