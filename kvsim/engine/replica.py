@@ -389,26 +389,29 @@ class Replica:
         self.busy_s += duration_s
         return clock.now + duration_s
 
-    def end_step(self) -> None:
-        """The oldest step in flight ends now."""
-        self._end(*self.scheduler.end_step())
+    def end_step(self) -> bool:
+        """The oldest step in flight ends now; whether somebody has waited for its requests."""
+        return self._end(*self.scheduler.end_step())
 
     def take_admitted(self, answer: list[int]) -> None:
         """The first that waits was admitted now, with what its lookup answered."""
         job, hit = self.scheduler.take_admitted(answer[: len(self.cache.core.answer)])
         self._note_admission(job, hit, self._clock.now)
 
-    def take_outcome(self, place: int, outcome: int, is_last: int) -> None:
+    def take_outcome(self, place: int, outcome: int, is_last: int) -> bool:
         """What became of a running request in the step that has ended now.
 
         Args:
             place: its place before the step ended.
             outcome: see `kvsim.engine.stepping`.
             is_last: the step has no further ones.
+
+        Returns:
+            Whether somebody has waited for one that is finished.
         """
         self._outcomes.append((place, outcome))
         if not is_last:
-            return
+            return False
         # Whoever hears of one of them may go by what runs now.
         outcomes, scheduler, now_s = self._outcomes, self.scheduler, self._clock.now
         firsts = [scheduler.running[place] for place, what in outcomes if what & FIRST_TOKEN]
@@ -419,8 +422,10 @@ class Replica:
         self.end_s = now_s
         for job in firsts:
             self._note_first(job, now_s)
+        waited = False
         for job in finished:
-            self._finish(job, now_s)
+            waited |= self._finish(job, now_s)
+        return waited
 
     def take_state(self, state: list[int]) -> None:
         """How full the pool is now: free blocks, and so on, see `kvsim.engine.driving.POOL`."""

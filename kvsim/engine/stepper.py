@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -52,6 +54,7 @@ class Stepped(Protocol):
     step_time: StepTimeParams
     next_entry_s: float
     end_s: float
+    num_refused: int
     busy_s: float
 
     @property
@@ -64,14 +67,14 @@ class Stepped(Protocol):
     def begin_step(self) -> float | None:
         """Plan a step now; when the oldest one in flight ends, if it runs already."""
 
-    def end_step(self) -> None:
-        """The oldest step in flight ends now."""
+    def end_step(self) -> bool:
+        """The oldest step in flight ends now; whether somebody has waited for its requests."""
 
     def take_admitted(self, answer: list[int]) -> None:
         """The first that waits was admitted now."""
 
-    def take_outcome(self, place: int, outcome: int, is_last: int) -> None:
-        """What became of a running request in the step that has ended now."""
+    def take_outcome(self, place: int, outcome: int, is_last: int) -> bool:
+        """What became of a running request in a step; whether somebody has waited for that."""
 
     def take_state(self, state: list[int]) -> None:
         """How full the pool is now."""
@@ -96,6 +99,7 @@ class Stepper:
         self.due_s = NEVER
         self._clock = clock
         self._replicas: list[Stepped] = []
+        self._gone: set[int] = set()
         self._arrays = Replicas(
             np.zeros((0, 0), dtype=np.int64),
             np.zeros((STATE_ROWS, 0), dtype=np.int64),
@@ -139,6 +143,7 @@ class Stepper:
     def leave(self, who: int) -> None:
         """A replica does nothing any more."""
         self._settle(who)
+        self._gone.add(who)
         self._arrays.times[DUE, who] = NEVER
         self._arrays.states[BY_HAND, who] = 0
 
@@ -155,7 +160,8 @@ class Stepper:
         states, times = self._arrays.states, self._arrays.times
         phase, now_s = states[PHASE, who], self._clock.now
         if phase == ASLEEP:
-            states[PHASE, who], times[DUE, who] = WAKING, now_s
+            states[PHASE, who] = WAKING
+            self._go_on_later(who)
         elif phase == MEANWHILE and times[DUE, who] > now_s:
             end_s = self._replicas[who].scheduler.foreseen_end_s(now_s)
             times[DUE, who] = min(times[DUE, who], end_s)
@@ -176,6 +182,19 @@ class Stepper:
         if who >= 0:
             self._do_by_hand(who, due_s)
             self.due_s = float(self._arrays.times[DUE].min())
+
+    def _go_on_later(self, who: int) -> None:
+        """Let a replica go on after what happens at this moment already, as a process would."""
+        self._arrays.times[DUE, who] = NEVER
+        self.due_s = float(self._arrays.times[DUE].min())
+        self._clock.call(self._clock.now, partial(self._go_on, who))
+
+    def _go_on(self, who: int) -> None:
+        if who in self._gone:
+            return
+        self._arrays.times[DUE, who] = self.due_s = now_s = self._clock.now
+        while self.due_s <= now_s:
+            self.advance(math.nextafter(now_s, math.inf))
 
     def settle(self) -> None:
         """Enter what replicas have done so far."""
@@ -225,7 +244,8 @@ class Stepper:
                 clock.set_now(time_s)
                 now_s = time_s
             if kind == OUTCOME:
-                replica.take_outcome(row[2], row[3], row[4])
+                if replica.take_outcome(row[2], row[3], row[4]):
+                    self._go_on_later(who)
             elif kind == ADMITTED:
                 replica.take_admitted(row[2:])
             elif kind == POOL:
@@ -241,10 +261,14 @@ class Stepper:
         self._clock.set_now(now_s)
         replica.next_entry_s = float(times[ENTRY, who])
         if states[PHASE, who] == ENDING:
-            replica.end_step()
             states[PHASE, who] = BETWEEN
+            if replica.end_step():
+                self._go_on_later(who)
         else:
+            num_refused = replica.num_refused
             due_s = replica.begin_step()
+            if replica.num_refused > num_refused:
+                self._go_on_later(who)
             states[PHASE, who] = BETWEEN if due_s is None else ENDING
             if due_s is not None:
                 times[DUE, who] = due_s

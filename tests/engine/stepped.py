@@ -129,7 +129,7 @@ def sessions(of: Case) -> Workload:
     made = []
     for number in range(0, len(of.requests), 2):
         turns = [
-            Turn(replace(one), tuple(After(0, "end", of.think_s) for _ in range(place)))
+            Turn(replace(one), tuple(After(0, of.think_s) for _ in range(place)))
             for place, one in enumerate(of.requests[number : number + 2])
         ]
         made.append(Session(f"s{number}", 0.0, turns))

@@ -34,9 +34,9 @@ def check(lane: Lane, waiting: WaitingQueue) -> None:
     assert known == min(ROOM, fresh)
     assert arrays.meter[NUM_WAITING] == len(jobs)
     columns = [(int(arrays.meter[HEAD]) + i) % ROOM for i in range(known)]
-    assert len({int(arrays.waiting[SEAT, column]) for column in columns}) == known
+    assert len({int(arrays.waiting[column, SEAT]) for column in columns}) == known
     for job, column in zip(jobs, columns, strict=False):
-        row = arrays.waiting[:, column]
+        row = arrays.waiting[column]
         spans = slice(row[START], row[START] + row[NUM_SPANS])
         content = job.sequence.content
         assert arrays.spans[0, spans].tolist() == list(content.uids)
