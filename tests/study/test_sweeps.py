@@ -417,7 +417,7 @@ sweep: {grid: {engine.max_num_seqs: [1, 2, 3, 4, 5, 6, 7, 8]}}
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are those of POSIX")
 def test_an_interrupted_sweep_leaves_nothing_half_done(tmp_path: Path) -> None:
     times = {"input_length": 900, "output_length": 9}
-    lines = [{"timestamp": 1000 * n, **times, "hash_ids": [2 * n, 2 * n + 1]} for n in range(1000)]
+    lines = [{"timestamp": 1000 * n, **times, "hash_ids": [2 * n, 2 * n + 1]} for n in range(6000)]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     path = tmp_path / "slow.yaml"
     path.write_text(SLOW)
