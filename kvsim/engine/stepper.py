@@ -186,7 +186,6 @@ class Stepper:
     def _go_on_later(self, who: int) -> None:
         """Let a replica go on after what happens at this moment already, as a process would."""
         self._arrays.times[DUE, who] = NEVER
-        self.due_s = float(self._arrays.times[DUE].min())
         self._clock.call(self._clock.now, partial(self._go_on, who))
 
     def _go_on(self, who: int) -> None:
