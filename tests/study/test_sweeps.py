@@ -424,7 +424,12 @@ def test_an_interrupted_sweep_leaves_nothing_half_done(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "kvsim.cli", "sweep", str(path), "--out", str(out)]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        # Tests that a shell runs in the background ignore it, and so would what they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline_s = time.monotonic() + 120
     while time.monotonic() < deadline_s and not list(out.glob("[!.]*/summary.json")):
