@@ -21,6 +21,8 @@ from kvsim.metrics.records import RequestLog, TimelineLog
 from kvsim.scenario import Scenario
 from tests.engine.stepped import MODELS, Case, assert_same, case, cases, request, run
 
+pytestmark = pytest.mark.bounds
+
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(cases())
