@@ -97,8 +97,8 @@ NUM_TOLD, WHO, STOPS_AT_END, STOPS_AT_FIRST, METER_SIZE = range(5)
 
 # Kinds of rows of the tape, each with the replica behind it. Admitted: what the lookup answered. A
 # step has ended: its place among those that ran, what became of the request, and whether it is the
-# step's last such row. The state of the pool: free blocks, those of them with a
-# key, and blocks with a key by group. Something stands in the log.
+# step's last such row. The state of the pool: free blocks, those of them with a key, and blocks
+# with a key by group. Something stands in the log.
 ADMITTED, OUTCOME, POOL, LOG = range(4)
 
 NEVER = np.inf

@@ -93,7 +93,6 @@ class Lane:
             spares_lone: the prompt of one alone is not cut to a threshold.
         """
         self._cache = cache
-        self._most_running = config.most_running
         self._model_len = config.max_model_len
         self._known: list[tuple[Job, int]] = []  # with the slot of each
         self._version = 0

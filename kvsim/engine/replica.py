@@ -1,6 +1,7 @@
-"""One engine as a SimPy process: wait for requests, plan a step, let it take its time, end it.
+"""One engine: wait for requests, plan a step, let it take its time, end it.
 
-One file because a step's plan, time and end are one loop.
+A plain one is stepped by compiled code, see `kvsim.engine.stepper`; any other is a SimPy process.
+One file because a step's plan, time and end are one loop, and both ways tell what came of it alike.
 """
 
 from __future__ import annotations
